@@ -424,7 +424,7 @@ def heal(name):
     calibration.forget()  # its moments take more memory than the training
     beside_whole = healed_beside(copies, calibration.ids, held_out[name][main_text], heal_steps, seed=run.seed)
     beside_whole["share"] = [1.0, *[share] * (len(copies) - 1)]
-    return beside_whole.rename(columns={"name": "method"}).drop(columns="seconds")
+    return beside_whole.rename(columns={"name": "method"})
 
 
 if models and heal_steps:

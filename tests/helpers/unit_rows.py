@@ -16,9 +16,10 @@ def short_rows():
 
 
 @torch.no_grad()
-def seen(model, ids):
-    """Block → its hidden units, inputs and outputs, rows in order."""
-    kept = {site.block: {} for site in sites(model)}
+def seen(model, ids, blocks=None):
+    """Block → its hidden units `h`, inputs `x` and outputs `y`, rows in order."""
+    listened = sites(model, blocks)
+    kept = {site.block: {} for site in listened}
 
     def keep_units(site, h):
         kept[site.block]["h"] = h.flatten(0, -2).double()
@@ -26,9 +27,17 @@ def seen(model, ids):
     def keep(site, x, y):
         kept[site.block] |= {"x": x.flatten(0, -2).double(), "y": y.flatten(0, -2).double()}
 
-    with units_hooked(model, sites(model), keep_units), hooked(sites(model), keep):
+    with units_hooked(model, listened, keep_units), hooked(listened, keep):
         model.base_model(input_ids=ids, use_cache=False)
     return kept
+
+
+def hush(*modules):
+    """Have sub-layers write nothing: the weights of the last layer of each go."""
+    for module in modules:
+        last = [part for part in module.modules() if hasattr(part, "weight")][-1]
+        for parameter in last.parameters():
+            parameter.data.zero_()
 
 
 def weighted_rows(calibration, block):

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import BLOCKS, tiny
 from helpers.unit_rows import short_rows
 from howlinear.errors import InputError
 from howlinear.ideas.compression import allocate
@@ -17,12 +16,13 @@ from howlinear.ideas.compression.allocate import (
     NOTHING,
     allocate_budget,
     calibrate_prices,
-    eliminate_blocks,
+    eliminations_of,
     fewer_units,
     thinned,
 )
+from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.signals import divergences
-from howlinear.ideas.compression.units import Elimination, error_costs
+from howlinear.ideas.compression.units import Elimination
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import logits
 
@@ -34,7 +34,7 @@ def rows():
 
 def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
     train = rows.ids[~rows.test]
-    eliminations, moments = eliminate_blocks(model, train, error_costs(model, train, list(range(BLOCKS))))
+    eliminations, moments = eliminations_of(Calibration(model, rows))
     kept = {block: found.order.numel() // 2 for block, found in eliminations.items()}
     chosen = fewer_units(model, eliminations, moments, kept)
     shuffled = {
@@ -48,7 +48,7 @@ def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
 
 def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
     train = rows.ids[~rows.test]
-    eliminations, moments = eliminate_blocks(model, train, error_costs(model, train, [0, 2]))
+    eliminations, moments = eliminations_of(Calibration(model, rows, blocks=[0, 2]))
     for site in sites(model, [0, 2]):
         found = eliminations[site.block]
         quarter = len(found.order) // 4
@@ -61,18 +61,16 @@ def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
         assert (found.price.diff() >= 0).all()
 
 
-def test_a_cost_that_is_no_more_than_rounding_scales_no_price():
+def test_a_cost_that_is_no_more_than_rounding_scales_no_price(gpt2, rows):
     """Planted: a block whose first quarter of units costs 0.002 nats by its price, and what one swap says of it."""
-    model = tiny("mini-gpt2")
-    ids = torch.randint(80, (4, 16), generator=torch.Generator().manual_seed(0))
-    eliminations, moments = eliminate_blocks(model, ids, error_costs(model, ids, [1]))
+    eliminations, moments = eliminations_of(Calibration(gpt2, rows, blocks=[1]))
     units = len(eliminations[1].order)
     linear = Elimination(eliminations[1].order, torch.linspace(0, 0.008, units + 1).double())
 
     def scaled(cost):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(allocate, "divergences", lambda *_: {1: cost})
-            return calibrate_prices(model, ids, {1: linear}, moments)[1].price
+            return calibrate_prices(gpt2, rows.ids, {1: linear}, moments)[1].price
 
     assert torch.equal(scaled(NOTHING / 2), linear.price)
     assert torch.equal(scaled(-NOTHING), linear.price)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from conftest import BLOCKS, WIDTH
+from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -18,24 +19,14 @@ from howlinear.ideas.compression.compressors.lines import (
     fit_lines,
     line_prices,
     lines_of,
-    prices_without_massive,
 )
 from howlinear.ideas.compression.compressors.width import moments_of
 from howlinear.ideas.compression.greedy import fit_maps
 from howlinear.ideas.compression.units import unit_moments
 from howlinear.ideas.sinks.planted import sunk
-from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 from howlinear.models.units import readout
-
-
-def rows_at(model, ids, block):
-    """A block's input and output rows."""
-    kept = {}
-    with torch.no_grad(), hooked(sites(model, [block]), lambda site, x, y: kept.update(x=x, y=y.clone())):
-        model.base_model(input_ids=ids, use_cache=False)
-    return kept["x"].flatten(0, -2), kept["y"].flatten(0, -2)
 
 
 def test_only_the_rows_to_fit_on_are_seen(gpt2, rows):
@@ -47,13 +38,13 @@ def test_only_the_rows_to_fit_on_are_seen(gpt2, rows):
 def test_what_is_forgotten_is_no_longer_held_and_comes_again(gpt2, rows):
     calibration = Calibration(gpt2, rows, priced=4)
     _, moments = eliminations_of(calibration)
-    price = line_prices(calibration)
+    price = line_prices(calibration, False)
     held = weakref.ref(moments[0])
     calibration.forget()
     del moments
     gc.collect()
     assert held() is None
-    assert line_prices(calibration) == pytest.approx(price)
+    assert line_prices(calibration, False) == pytest.approx(price)
 
 
 def test_a_share_is_of_all_parameters(gpt2, rows):
@@ -70,7 +61,7 @@ def test_lines_are_those_of_least_squares(model, rows):
     found = fit_lines(model, ids, batch_size=5)
     for block, reference in fit_maps(model, ids, list(found)).items():
         torch.testing.assert_close(found[block].all_rows.weight, reference.weight, rtol=1e-5, atol=1e-7)
-        x, y = rows_at(model, ids, block)
+        x, y = map(seen(model, ids)[block].get, "xy")
         assert found[block].r2 == pytest.approx(r2(reference, Moments(WIDTH, WIDTH).update(x, y)), abs=1e-6)
         assert found[block].massive_rows == 0
         assert found[block].ordinary is found[block].all_rows
@@ -78,16 +69,16 @@ def test_lines_are_those_of_least_squares(model, rows):
 
 def test_where_nothing_is_mended_prices_are_the_same(gpt2, rows):
     calibration = Calibration(gpt2, rows, priced=4)
-    assert prices_without_massive(calibration) == line_prices(calibration)
-    assert set(line_prices(calibration)) == set(range(BLOCKS))
+    assert line_prices(calibration, True) == pytest.approx(line_prices(calibration, False))
+    assert set(line_prices(calibration, True)) == set(range(BLOCKS))
 
 
 def test_a_planted_sink_bends_the_line_and_not_the_mended_one(gpt2, rows):
     """Position 0 gets a huge constant in one block: elsewhere the mended map is what it was without the sink."""
     ids = rows.ids[~rows.test]
-    x, y = rows_at(gpt2, ids, 1)
+    x, y = map(seen(gpt2, ids)[1].get, "xy")
     mark, vector = torch.zeros(WIDTH), torch.zeros(WIDTH)
-    mark[3] = 30 * rows_at(gpt2, ids, 0)[1].norm(dim=1).median()
+    mark[3] = 30 * seen(gpt2, ids)[0]["y"].norm(dim=1).median()
     vector[5] = 500 * y.norm(dim=1).median()
     with sunk(gpt2, 1, mark, vector):
         found = fit_lines(gpt2, ids)[1]
@@ -114,15 +105,13 @@ def test_hidden_units_give_the_output(model, ids):
     """Their mean through the readout is the mean output."""
     moments = unit_moments(model, ids, batch_size=7)
     for site in sites(model):
-        _, y = rows_at(model, ids, site.block)
-        torch.testing.assert_close(
-            readout(model, site)(moments[site.block].mean_x), y.double().mean(0), atol=1e-5, rtol=1e-4
-        )
+        mean = seen(model, ids)[site.block]["y"].mean(0)
+        torch.testing.assert_close(readout(model, site)(moments[site.block].mean_x), mean, atol=1e-5, rtol=1e-4)
 
 
 def test_nothing_is_left_behind(model, rows):
     calibration = Calibration(model, rows, priced=4)
-    for found in (lines_of, line_prices, stream_of_layers, moments_of):
+    for found in (lines_of, stream_of_layers, moments_of):
         assert found(calibration) is found(calibration)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 

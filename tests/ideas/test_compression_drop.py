@@ -4,20 +4,13 @@ import pytest
 import torch
 
 from conftest import BLOCKS
+from helpers.unit_rows import hush
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop
 from howlinear.ideas.compression.compressors.drop import Stream, stream_of_layers
 from howlinear.instrument.perplexity import losses
 from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_sizes
-
-
-def hush(module):
-    """Have a sub-layer write nothing: the weights of its last layer go."""
-    last = [part for part in module.modules() if hasattr(part, "weight")][-1]
-    with torch.no_grad():
-        for parameter in last.parameters():
-            parameter.zero_()
 
 
 def part(model, number, kind):
@@ -87,7 +80,7 @@ def test_layers_and_sub_layers_by_hand(model, rows):
     for number, cosine in enumerate((0.5, 0.9, 0.7)):
         states[number, number + 1] = cosine
     attention, ffn = torch.tensor([0.01, 0.3, 0.08]).double(), torch.tensor([0.2, 0.05, 0.1]).double()
-    calibration.memory["stream_of_layers",] = Stream(states, 1 - states.diagonal(1), attention, ffn)
+    calibration.memory["stream_of_layers",] = Stream(states, attention, ffn)
 
     sizes = [parameters(layer) for layer in layers_of(model)]
     smaller = drop.layers(calibration, share_without(model, sizes[1], sizes[2]))

@@ -1,5 +1,6 @@
 from dataclasses import astuple
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,14 +10,14 @@ from torch import nn
 
 from conftest import BLOCKS, WIDTH, tiny
 from helpers.reference import least_squares
+from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression.greedy import compress_to, fit_maps, frontier, greedy, hold_out, prefixes, together
 from howlinear.ideas.compression.signals import price
-from howlinear.instrument.capture import capture, hooked
+from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import Change, change, losses, perplexity
-from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import ModelInputs, TokenRows
 from howlinear.text.unpad import without_padding
@@ -49,14 +50,6 @@ def text_of(model):
     return TokenRows.from_ids(ids)
 
 
-def seen_at(model, block, ids):
-    """Rows into and out of a block, gathered in one pass."""
-    seen = {}
-    with torch.no_grad(), hooked(sites(model, [block]), lambda site, x, y: seen.update(x=x, y=y)):
-        model(input_ids=ids)
-    return seen["x"].flatten(0, 1), seen["y"].flatten(0, 1)
-
-
 def loss(model, maps, ids):
     with swap(model, maps):
         return float(losses(model, ids).mean())
@@ -79,12 +72,12 @@ def test_without_replaced_blocks_the_maps_are_those_of_a_capture(model, rows):
 def test_behind_a_replaced_block_the_map_goes_from_shifted_inputs_to_the_whole_models_outputs(model, ids):
     maps = {0: AffineMap(torch.eye(WIDTH).double() / 2, torch.ones(WIDTH).double())}
     mine = fit_maps(model, ids, [2], maps, batch_size=7)[2]
-    _, y = seen_at(model, 2, ids)
+    whole = seen(model, ids)[2]
     with swap(model, maps):
-        x, _ = seen_at(model, 2, ids)
-    assert not torch.allclose(x, seen_at(model, 2, ids)[0], atol=0.1)
-    weight, bias, _ = least_squares(x, y)
-    np.testing.assert_allclose(mine(x.double()).numpy(), x.double().numpy() @ weight + bias, rtol=0, atol=1e-4)
+        x = seen(model, ids, [2])[2]["x"]
+    assert not torch.allclose(x, whole["x"], atol=0.1)
+    weight, bias, _ = least_squares(x, whole["y"])
+    np.testing.assert_allclose(mine(x).numpy(), x.numpy() @ weight + bias, rtol=0, atol=1e-4)
 
 
 def test_a_block_that_is_replaced_already_is_refitted_to_what_it_replaced(gpt2, ids):
@@ -114,20 +107,23 @@ def test_refitting_never_does_worse_than_naive_on_the_text_it_fits(seed, ids):
         assert len(steps) == BLOCKS
 
 
+def maps_with_one_off(model, ids, blocks=(0, 1)):
+    """Planted: maps of linear blocks, that of block 1 off by a constant."""
+    maps = fit_maps(model, ids, blocks)
+    return maps | {1: AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])}
+
+
 def test_refitting_helps_where_it_should(gpt2):
-    """Planted: two linear blocks, the second with a map off by a constant; refitted, both are as good as new."""
+    """Two linear blocks, the second with a map off by a constant; refitted, both are as good as new."""
     ids = text_of(linear_block(gpt2, 0)).ids
-    maps = fit_maps(gpt2, ids, [0, 1])
-    maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
+    maps = maps_with_one_off(gpt2, ids)
     last = list(greedy(gpt2, ids, maps, [0, 1], trial_sequences=len(ids)))[-1]
     assert last.naive - last.base > 20 * abs(last.loss - last.base)
 
 
 def test_maps_are_refitted_on_the_text_for_it_and_judged_on_the_other(gpt2):
-    """Planted: two linear blocks, the second with a map off by a constant, so that the refit is taken."""
     refit, others = hold_out(text_of(linear_block(gpt2, 0)).ids, 8)
-    maps = fit_maps(gpt2, others, [0, 1])
-    maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
+    maps = maps_with_one_off(gpt2, others)
     last = list(greedy(gpt2, others, maps, [0, 1], trial_sequences=len(others), refit=refit))[-1]
     expected = fit_maps(gpt2, refit, [0, 1], maps)
     for block in (0, 1):
@@ -235,16 +231,15 @@ def test_blocks_that_are_linear_already_are_passed_over(gpt2, long):
         compress_to(gpt2, long, 1e6)
 
 
+def set_prices(monkeypatch, costs):
+    """Have blocks priced otherwise."""
+    prices = {block: SimpleNamespace(cost=cost) for block, cost in costs.items()}
+    monkeypatch.setattr("howlinear.ideas.compression.greedy.price", lambda *_: prices)
+
+
 def test_a_shortlist_that_misses_the_only_block_within_the_budget_is_widened(gpt2, long, monkeypatch):
-    monkeypatch.setattr(
-        "howlinear.ideas.compression.greedy.price", lambda model, maps, ids, _: {b: _Price(-b % 3) for b in maps}
-    )
+    set_prices(monkeypatch, {0: 0, 1: 2, 2: 1})
     assert list(compress_to(gpt2, long, 0.01, candidates=1).maps) == [1]
-
-
-class _Price:
-    def __init__(self, cost):
-        self.cost = cost
 
 
 def test_an_impossible_budget_names_the_cheapest_block_and_its_cost(gpt2, long):
@@ -362,19 +357,14 @@ def test_prices_are_of_the_text_to_fit_on(gpt2, long, monkeypatch):
 
 def test_with_one_candidate_blocks_go_in_the_order_of_their_price(gpt2, long, monkeypatch):
     """Planted: the linear block, which costs nothing, is priced the highest."""
-    costs = {0: 2.0, 1: 3.0, 2: 1.0}
-    monkeypatch.setattr(
-        "howlinear.ideas.compression.greedy.price", lambda model, maps, ids, _: {b: _Price(costs[b]) for b in maps}
-    )
+    set_prices(monkeypatch, {0: 2, 1: 3, 2: 1})
     plan = compress_to(gpt2, long, 1e9, candidates=1)
     assert [step["block"] for step in plan.steps] == [2, 0, 1]
 
 
 def test_each_step_refits_on_what_the_maps_in_place_send(gpt2):
-    """Planted: two linear blocks, the second with a map off by a constant, so that the first refit is taken."""
     ids = text_of(linear_block(gpt2, 0)).ids
-    maps = fit_maps(gpt2, ids, range(BLOCKS))
-    maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
+    maps = maps_with_one_off(gpt2, ids, range(BLOCKS))
     _, second, third = greedy(gpt2, ids, maps, [0, 1, 2], candidates=1, trial_sequences=len(ids))
     in_place = second.maps | {2: maps[2]}
     refitted = fit_maps(gpt2, ids, [0, 1, 2], in_place)

@@ -110,7 +110,6 @@ def test_models_are_healed_alike_beside_the_original(gpt2, rows):
     test = rows.ids[rows.test]
     healed = heal_blocks(spoilt, fitted, 10, 0.003)
     assert worse["healed"] == pytest.approx(float((losses(healed, test) - losses(gpt2, test)).mean().exp()), rel=1e-4)
-    assert (table["seconds"] > 0).all()
 
 
 @pytest.mark.parametrize(("steps", "rate"), [(0, 1e-4), (5, 0.0)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import howlinear as hl
+from helpers.unit_rows import short_rows
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.ideas.compression.race import WHAT, after, fitted_on, limits, race, racers
@@ -18,9 +18,7 @@ OURS = "own units"
 
 @pytest.fixture
 def random_rows():
-    """Random token ids, shape (40, 32), in two sides of three folds."""
-    ids = torch.randint(80, (40, 32), generator=torch.Generator().manual_seed(1))
-    return hl.TokenRows.from_ids(ids, folds=3)
+    return short_rows()
 
 
 def test_the_side_fitted_on_is_judged_as_if_held_out(random_rows):

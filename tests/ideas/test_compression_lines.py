@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from conftest import BLOCKS, WIDTH, tiny
+from helpers.unit_rows import seen
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors.lines import (
@@ -14,7 +15,6 @@ from howlinear.ideas.compression.compressors.lines import (
     without_massive,
 )
 from howlinear.ideas.sinks.planted import sunk
-from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
@@ -61,12 +61,7 @@ def test_a_straight_block_goes_first_and_costs_nothing(rows, compress):
 
 def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
     """Planted: one block is far more linear than all others for its sink alone, so the order of R² takes it."""
-    sizes = {}
-    with (
-        torch.no_grad(),
-        hooked(sites(gpt2), lambda site, x, y: sizes.__setitem__(site.block, y.norm(dim=-1).median())),
-    ):
-        gpt2.base_model(input_ids=rows.ids, use_cache=False)
+    sizes = [of_block["y"].norm(dim=1).median() for of_block in seen(gpt2, rows.ids).values()]
     mark, vector = torch.zeros(WIDTH), torch.zeros(WIDTH)
     mark[3] = 30 * sizes[0]
     vector[5] = 300 * sizes[1]
@@ -78,14 +73,8 @@ def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
         base = losses(gpt2, held_out).mean()
         assert replaced(by_r2(calibration, share)) == [1]
         line, anchored = lines_of(calibration)[1].all_rows, lines_of(calibration)[1].ordinary
-        x, y = {}, {}
-
-        def keep(site, given, wrote):
-            x[site.block], y[site.block] = given.clone(), wrote.clone()
-
-        with torch.no_grad(), hooked(sites(gpt2, [1]), keep):
-            gpt2.base_model(input_ids=held_out, use_cache=False)
-        missed = [((found(x[1].double()) - y[1])[:, 1:]).square().sum() for found in (line, anchored)]
+        x, y = (seen(gpt2, held_out)[1][name].view(len(held_out), -1, WIDTH) for name in "xy")
+        missed = [((found(x) - y)[:, 1:]).square().sum() for found in (line, anchored)]
         assert missed[1] < missed[0] / 2
         smaller = without_massive(calibration, share_without(gpt2, BLOCKS, WIDTH * WIDTH + 2 * WIDTH))
         assert losses(smaller, held_out).mean() - base < 3

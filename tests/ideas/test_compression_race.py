@@ -16,38 +16,18 @@ from howlinear.ideas.compression.compress import compress
 from howlinear.ideas.compression.race import (
     COMPRESSORS,
     choose_shares,
-    cost,
     race,
     racers,
     ratios,
     whole_perplexities,
 )
-from howlinear.instrument.perplexity import change, perplexity
+from howlinear.instrument.perplexity import change, losses, perplexity
 from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
 
 pytestmark = pytest.mark.long
 
 OVER = ["over_first", "over_first_low", "over_first_high"]
-
-
-def test_a_cost_by_hand():
-    """Losses of 1 and 3 nats that rise by 0.5: the perplexity is exp(0.5) times as large, in each fold alike."""
-    before = torch.tensor([1.0, 3.0, 2.0]).double()
-    found = cost(before, before + 0.5, torch.tensor([0, 1, 2]))
-    assert found["perplexity_after"] == pytest.approx(np.exp(2.5))
-    assert [found[name] for name in ("ratio", "ratio_low", "ratio_high")] == pytest.approx([np.exp(0.5)] * 3)
-    assert found["delta"] == pytest.approx(np.exp(2.5) - np.exp(2))
-    assert found["delta_low"] < found["delta"] < found["delta_high"]
-
-
-def test_an_interval_is_wide_where_documents_differ():
-    before = torch.tensor([1.0, 3.0, 2.0, 2.0]).double()
-    after = before + torch.tensor([0.0, 0.4, 0.1, 0.3]).double()
-    found = cost(before, after, torch.arange(4))
-    assert found["ratio"] == pytest.approx(np.exp(0.2))
-    assert found["ratio_low"] < found["ratio"] < found["ratio_high"]
-    assert found["delta"] == change(before, after).delta
 
 
 def test_a_race_of_all_racers(model, rows):
@@ -67,6 +47,10 @@ def test_a_race_of_all_racers(model, rows):
     for name, text in texts.items():
         assert flap["perplexity_after"][name] == pytest.approx(perplexity(smaller, text), rel=1e-6)
         assert before[name] == pytest.approx(perplexity(model, text), rel=1e-6)
+        delta = change(losses(model, text), losses(smaller, text), text.fold[text.test])
+        assert flap.loc[name, ["delta", "delta_low", "delta_high"]].tolist() == pytest.approx(
+            [delta.delta, delta.low, delta.high], rel=1e-4
+        )
     assert flap["kept"]["one"] == parameters(smaller) / parameters(model)
 
 

@@ -3,26 +3,21 @@
 import pytest
 import torch
 
-from conftest import BLOCKS, WIDTH
+from conftest import BLOCKS
+from helpers.unit_rows import hush, seen
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import replace_me
-from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses
-from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import layers_of, parameters, parts_of
 
 MAPS = [replace_me.least_squares_map, replace_me.cosine_map]
 
 
-def hush(layer, model):
-    """Have a layer write nothing."""
+def sub_layers(model, number):
+    """Attention and FFN of a layer."""
     parts = parts_of(model)
-    for name in (parts.attention, parts.ffn):
-        last = [part for part in getattr(layer, name).modules() if hasattr(part, "weight")][-1]
-        with torch.no_grad():
-            for parameter in last.parameters():
-                parameter.zero_()
+    return [getattr(layers_of(model)[number], name) for name in (parts.attention, parts.ffn)]
 
 
 def share_without(model, count):
@@ -62,7 +57,7 @@ def test_cosine_and_least_squares_weigh_rows_otherwise():
 
 
 def test_the_span_of_the_least_distance_goes(model, rows):
-    hush(layers_of(model)[1], model)
+    hush(*sub_layers(model, 1))
     calibration = Calibration(model, rows)
     assert replace_me.span(calibration, share_without(model, 1)) == range(1, 2)
     assert replace_me.span(calibration, share_without(model, 1) - 1e-3) == range(1, 3)
@@ -75,41 +70,26 @@ def test_the_span_of_the_least_distance_goes(model, rows):
 def test_silent_layers_cost_nothing(model, rows, compress):
     """Planted: T is the identity, and the span adds no parameter."""
     for number in (1, 2):
-        hush(layers_of(model)[number], model)
+        hush(*sub_layers(model, number))
     calibration = Calibration(model, rows)
     smaller = compress(calibration, share_without(model, 2))
     assert parameters(smaller) == parameters(model) - 2 * parameters(layers_of(model)[0])
     torch.testing.assert_close(losses(smaller, rows.ids), losses(model, rows.ids), atol=1e-3, rtol=0)
 
 
-def test_both_maps_are_found_in_one_pass(gpt2, rows, monkeypatch):
-    calibration = Calibration(gpt2, rows)
-    share = share_without(gpt2, 1)
-    asked = []
-    around = replace_me.around
-    monkeypatch.setattr(replace_me, "around", lambda *given: asked.append(given) or around(*given))
-    replace_me.least_squares(calibration, share)
-    replace_me.cosine(calibration, share)
-    assert len(asked) == 1
-    gone = replace_me.span(calibration, share)
-    found = replace_me.span_maps(calibration, gone)
-    torch.testing.assert_close(found["least squares"], replace_me.least_squares_map(*around(calibration, gone)))
-    torch.testing.assert_close(found["cosine"], replace_me.cosine_map(*around(calibration, gone)))
-
-
-def test_the_map_is_merged_behind_the_ffn_before(gpt2, rows):
+@pytest.mark.parametrize(("compress", "find"), [(replace_me.least_squares, MAPS[0]), (replace_me.cosine, MAPS[1])])
+def test_the_map_is_merged_behind_the_ffn_before(gpt2, rows, compress, find):
     """What the FFN before the span writes is what it wrote, through T."""
     calibration = Calibration(gpt2, rows)
     share = share_without(gpt2, 1)
     gone = replace_me.span(calibration, share)
     written, read, behind = replace_me.around(calibration, gone)
-    transform = replace_me.least_squares_map(written, read, behind)
-    smaller = replace_me.least_squares(calibration, share)
-    kept = []
-    with torch.no_grad(), hooked(sites(smaller, [gone.start - 1]), lambda site, x, y: kept.append(y.clone())):
-        smaller.base_model(input_ids=calibration.ids, use_cache=False)
-    torch.testing.assert_close(kept[0].view(-1, WIDTH), (written.double() @ transform).float(), atol=1e-3, rtol=1e-3)
+    transform = find(written, read, behind)
+    smaller = compress(calibration, share)
+    before = gone.start - 1
+    wrote = seen(smaller, calibration.ids, [before])[before]["y"]
+    torch.testing.assert_close(wrote, written.double() @ transform, atol=1e-3, rtol=1e-3)
     before = 1 - (read + written - behind).square().sum() / (behind - behind.mean(0)).square().sum()
     after = 1 - (read + written.double() @ transform - behind).square().sum() / (behind - behind.mean(0)).square().sum()
     assert after > before
-    assert torch.equal(losses(replace_me.least_squares(calibration, 1.0), rows.ids), losses(gpt2, rows.ids))
+    assert torch.equal(losses(compress(calibration, 1.0), rows.ids), losses(gpt2, rows.ids))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from helpers.families import small
+from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -15,7 +16,6 @@ from howlinear.ideas.gate import measure, planted, search
 from howlinear.ideas.gate.fit import FEWEST, GATE, ORACLE, RANDOM, fit_gate
 from howlinear.ideas.gate.gated import Gated, RandomRank, Score, TrueError, log_error
 from howlinear.ideas.gate.rows import BlockRows, block_rows, split_in_three
-from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import change, losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
@@ -261,18 +261,12 @@ def test_too_few_folds_are_refused():
 
 def test_rows_are_those_that_the_block_sees(gpt2, ids):
     part = TokenRows.from_ids(ids, folds=3)
-    seen = {}
-
-    def keep(site, x, y):
-        seen[site.block] = (x.flatten(0, -2), y.flatten(0, -2))
-
-    with torch.no_grad(), hooked(sites(gpt2), keep):
-        gpt2.base_model(input_ids=ids)
     found = block_rows(gpt2, part, [0, 2], batch_size=5)
     assert list(found) == [0, 2]
     for block, of_block in found.items():
-        for here, there in zip((of_block.x, of_block.y), seen[block], strict=True):
-            torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-4)
+        expected = seen(gpt2, ids)[block]
+        torch.testing.assert_close(of_block.x.double(), expected["x"], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(of_block.y.double(), expected["y"], rtol=1e-4, atol=1e-4)
         assert of_block.fold.tolist() == part.fold.repeat_interleave(ids.shape[1]).tolist()
 
 
@@ -440,25 +434,6 @@ def test_curves_end_where_all_tokens_take_the_line(trained, measured):
         assert table.loc[(kind, 1.0), "rise"] == pytest.approx(of_all["rise"], rel=1e-4)
         assert table.loc[(kind, 0.5), "rise"] < table.loc[(kind, 1.0), "rise"]
     assert table.loc[(GATE, 0.5), "rise"] < table.loc[(measure.FIRST, 0.5), "rise"]  # what the second fit is for
-
-
-def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypatch):
-    model, three = trained
-    gates, held_out, _, _ = measured
-    modules = measure.gated_modules(model, {0: gates[0]}, three.choosing, limit=1e6)
-    assert {module.share for module in modules.values()} == {1.0}
-    passes = []
-
-    def counted(model, swaps, part, **options):
-        passes.append(list(swaps))
-        return search.losses_with(model, swaps, part, **options)
-
-    monkeypatch.setattr(measure, "losses_with", counted)
-    measure.cost_table(model, modules, three.judging, held_out)
-    assert passes == [[(0, ("all", 1.0))]]
-    measure.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging)
-    assert passes[1].count(("all", 1.0)) == 1
-    assert len(passes[1]) == 5
 
 
 @pytest.mark.long

@@ -3,11 +3,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.utils import parameters_to_vector
 
 from conftest import VOCABULARY
 from howlinear.errors import InputError, SourceError
@@ -164,8 +164,7 @@ def test_micro_batches_add_up_to_the_batch(stream, held_out):
     whole, parts = small(), small()
     train(whole, stream, held_out, replace(RECIPE, steps=1, micro_batch=4))
     train(parts, stream, held_out, replace(RECIPE, steps=1, micro_batch=1))
-    flat = {model: torch.cat([p.flatten() for p in model.parameters()]) for model in (whole, parts, small())}
-    whole, parts, start = flat.values()
+    whole, parts, start = (weights_of(model) for model in (whole, parts, small()))
     assert (whole - parts).norm() < 0.2 * (whole - start).norm()
 
 
@@ -218,7 +217,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(stream, held_out):
 
 
 def weights_of(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return parameters_to_vector(model.parameters()).detach()
 
 
 @pytest.fixture
@@ -263,8 +262,6 @@ def test_a_run_in_float64_that_was_stopped_goes_on_in_float64(stream, held_out, 
     expected = train(done, stream, held_out, recipe, tmp_path / "run.pt")
     assert train(again, stream, held_out, recipe, tmp_path / "run.pt") == expected
     assert same_weights(again, done)
-    with pytest.raises(InputError, match="another recipe"):
-        train(small(), stream, held_out, replace(recipe, dtype="float32"), tmp_path / "run.pt")
 
 
 def test_recipes_that_cannot_be_trained_are_refused():
@@ -272,14 +269,6 @@ def test_recipes_that_cannot_be_trained_are_refused():
         Recipe(dtype="float16", bfloat16=False)
     with pytest.raises(InputError, match="give bfloat16=False"):
         Recipe(dtype="float64")
-
-
-def test_the_trajectory_is_plain_numbers(stream, held_out):
-    trajectory = train(small(), stream, held_out, RECIPE)
-    for found in trajectory:
-        curves = {name for name in found if name not in ("step", "loss", "perplexity")}
-        assert curves == {"r2", "r2_low", "r2_high", "massive_rows", "r2_ordinary"}
-        assert all(np.isfinite(found[name]).all() for name in ("perplexity", *curves))
 
 
 @pytest.mark.parametrize("name", FACTORY)

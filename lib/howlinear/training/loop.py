@@ -47,11 +47,7 @@ class Recipe:
     first_token: int | None = None  # that every sequence begins with, so that attention has a place to rest
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained.
-
-        Raises:
-            InputError: an unknown dtype, or bfloat16 autocast of float64 weights.
-        """
+        """Refuse what cannot be trained."""
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"training in {self.dtype!r}: use float32 or float64")
         if self.bfloat16 and self.dtype == "float64":
@@ -67,23 +63,14 @@ def train(
     compiled: bool = False,
     beside: Callable[[PreTrainedModel], dict] | None = None,
 ) -> list[dict]:
-    """Train a model in place, or go on from `checkpoint`, and measure it at log-spaced steps.
+    """Train a model in place, on its device, or go on from `checkpoint`, and measure it at log-spaced steps.
 
-    Args:
-        model: on the device to train on; its weights become of the recipe's dtype.
-        stream: corpus → one long row of token ids; every corpus gives the same share of a batch.
-        rows: held-out rows to measure on.
-        recipe: how.
-        checkpoint: where to keep the state every hundred steps; none by default.
-        compiled: let `torch.compile` fuse the step; on a CPU it needs a C++ compiler.
-        beside: what else to record of the model whenever it is measured.
+    Every corpus of the stream, one long row of token ids, gives the same share of a batch. The state is kept in the
+    checkpoint every hundred steps. `compiled` has `torch.compile` fuse the step, for which a CPU needs a C++ compiler;
+    `beside` says what else to record of the model whenever it is measured.
 
     Returns:
         The trajectory: per measured step its training loss (smoothed), held-out perplexity and R²_lin.
-
-    Raises:
-        InputError: the checkpoint was made with another recipe, or a training text is too short.
-        SourceError: the checkpoint is damaged, or cannot be written.
     """
     model.to(getattr(torch, recipe.dtype))
     optimiser = adamw(model, recipe)

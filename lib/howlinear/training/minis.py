@@ -41,7 +41,6 @@ from howlinear.text.documents import OFFLINE, PACKAGES
 from howlinear.training.loop import Recipe, train
 
 END_OF_TEXT = "<|endoftext|>"
-CONTEXT = 128
 NARROW_WIDTH = 128
 PAPER_WIDTH = 768
 
@@ -55,20 +54,11 @@ def new_model(
     dtype: torch.dtype = torch.float32,
     context: int | None = None,
 ) -> PreTrainedModel:
-    """A freshly initialised mini.
+    """A freshly initialised mini, by a name of `FACTORY`, `GROWN` or `WIDE`.
 
-    Args:
-        name: a key of `FACTORY`, as in `mini-gpt2`, of `GROWN`, or of `WIDE`, as in `wide-gpt2`.
-        seed: of the initialisation.
-        blocks: depth.
-        width: of the residual stream, by default 128, or 768 for a wide model; the FFN is four times as wide, as in
-            the paper's models.
-        vocabulary: number of tokens.
-        dtype: in which the weights are drawn; float32 draws differ in their last digit between processors.
-        context: tokens that it reads at most, by default 128, or as many as it is trained on.
-
-    Raises:
-        InputError: unknown name.
+    The residual stream is 128 wide by default, or 768 in a wide model; the FFN is four times as wide, as in the paper's
+    models. Weights are drawn in `dtype`: float32 draws differ in their last digit between processors. The model reads
+    `context` tokens at most, by default as many as it is trained on.
     """
     families = FACTORY | GROWN | WIDE
     if name not in families:
@@ -102,30 +92,23 @@ def _gpt2(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedMode
 
 
 def _pythia(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedModel:
-    config = GPTNeoXConfig(
-        num_hidden_layers=blocks,
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_attention_heads=_heads(width),
-        max_position_embeddings=context,
-        use_parallel_residual=True,
-        hidden_act="gelu",
-        **tokens,
-    )
-    return GPTNeoXForCausalLM(config)
+    sizes = _sizes(blocks, width, context)
+    return GPTNeoXForCausalLM(GPTNeoXConfig(use_parallel_residual=True, hidden_act="gelu", **sizes, **tokens))
 
 
 def _llama(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedModel:
-    config = LlamaConfig(
-        num_hidden_layers=blocks,
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_attention_heads=_heads(width),
-        max_position_embeddings=context,
-        tie_word_embeddings=True,
-        **tokens,
-    )
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **_sizes(blocks, width, context), **tokens))
+
+
+def _sizes(blocks: int, width: int, context: int) -> dict[str, int]:
+    """The sizes of a model as most configs name them."""
+    return {
+        "num_hidden_layers": blocks,
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_attention_heads": _heads(width),
+        "max_position_embeddings": context,
+    }
 
 
 def _heads(width: int) -> int:

@@ -84,19 +84,11 @@ def make(
 ) -> Path:
     """Make a stand-in, unless it is there as asked for; an interrupted one leaves nothing under its name.
 
-    Args:
-        name: a key of `PUBLISHED`.
-        folder: where to.
-        tokenizer: lies beside the weights; by default the embedded model's.
-        seed: of the weights.
-        changes: entries of the configuration to replace, for smaller ones.
+    `changes` are entries of the configuration to replace, for smaller ones; the tokenizer is the embedded models' by
+    default.
 
     Returns:
         Its folder: config.json, model.safetensors and the tokenizer, as on the Hub.
-
-    Raises:
-        InputError: unknown name.
-        SourceError: there is no tokenizer, or the folder cannot be written.
     """
     if name not in PUBLISHED:
         raise InputError(f"no stand-in for {name!r}: choose from {', '.join(PUBLISHED)}")
@@ -113,18 +105,14 @@ def make(
     config |= changes or {}
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     target = Path(folder) / name
-    if _holds(target / "config.json", text):
+    written = target / "config.json"
+    if written.is_file() and written.read_text(encoding="utf-8") == text:
         return target
     with atomic.folder_aside(target) as aside:
         (aside / "config.json").write_text(text, encoding="utf-8")
         save_file(_weights(config, seed), aside / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(aside)
     return target
-
-
-def _holds(path: Path, text: str) -> bool:
-    """Whether a file is there and holds this text."""
-    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 def _weights(config: dict, seed: int) -> dict[str, torch.Tensor]:

@@ -122,16 +122,12 @@ def load_twins() -> dict[Twin, dict]:
     families = {twin.family for twin in there}
     missing = [twin.name for twin in TWINS if twin not in there and (twin.family in families or len(families) < 2)]
     if missing:
-        raise SourceError(f"no measurements of {', '.join(missing)} under {_folder()}: run make twins")
+        raise SourceError(f"no measurements of {', '.join(missing)} under {paths.MODELS / 'twins'}: run make twins")
     return {twin: numbers.load(_path(twin)) for twin in there}
 
 
-def _folder() -> Path:
-    return paths.MODELS / "twins"
-
-
 def _path(twin: Twin) -> Path:
-    return _folder() / f"{twin.name}.json"
+    return paths.MODELS / "twins" / f"{twin.name}.json"
 
 
 def main() -> None:

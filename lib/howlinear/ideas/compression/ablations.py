@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.moments import Moments
 from howlinear.ideas.compression.allocate import (
     allocate_budget,
     allocate_units,
@@ -54,22 +53,19 @@ from howlinear.ideas.compression.units import (
     Elimination,
     UnitMoments,
     covariance_of,
-    eliminate_units,
+    eliminate,
     gram,
     mean_of,
     not_positive_definite,
     root_of,
     sweep_units,
     unit_moments,
-    weighted_rows,
     with_ridge,
 )
-from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites, width_of
-from howlinear.models.forward import trunk
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
-from howlinear.models.units import readout, units_hooked, with_units, write
+from howlinear.models.units import readout, with_units, write
 
 
 def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -79,43 +75,39 @@ def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
         scores = covariance.diagonal() * weight.square().sum(1)
         return in_order(covariance, weight, scores.argsort())
 
-    return _chosen_by(calibration, share, order_by_scores)
+    return _exchanged(calibration, share, choose=order_by_scores)
 
 
 def forwards(calibration: Calibration, share: float) -> PreTrainedModel:
-    """The units that forward selection takes in first stay; arguments and errors as of `by_scores`."""
-    return _chosen_by(calibration, share, select)
+    """The units that forward selection takes in first stay."""
+    return _exchanged(calibration, share, choose=select)
 
 
 def plain_squares(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Exact elimination where an error in any direction, at any position, counts alike.
-
-    Arguments and errors as of `by_scores`.
-    """
+    """Exact elimination where an error in any direction, at any position, counts alike."""
     model = calibration.model
     _, own = eliminations_of(calibration)
     every_position = torch.ones(calibration.ids.shape[1], dtype=torch.float64)
     unweighted = unit_moments(model, calibration.ids, dict.fromkeys(own, every_position))
     moments = {block: UnitMoments(gram(unweighted[block]), of_block.ridge) for block, of_block in own.items()}
     every_direction = torch.eye(width_of(model), dtype=torch.float64)
-    return _eliminated(calibration, share, moments, dict.fromkeys(own, every_direction))
+    return _exchanged(calibration, share, moments=moments, metrics=dict.fromkeys(own, every_direction))
 
 
 def no_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Own units chosen and read out by plain least squares; arguments and errors as of `by_scores`."""
+    """Own units chosen and read out by plain least squares."""
     _, own = eliminations_of(calibration)
     moments = {block: replace(of_block, ridge=RIDGES[0]) for block, of_block in own.items()}
-    metrics = {block: cost.metric for block, cost in costs_of(calibration).items()}
-    return _eliminated(calibration, share, moments, metrics)
+    return _exchanged(calibration, share, moments=moments)
 
 
 def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
-    """A line of a block's input stands beside fewer units where that is priced lower; as of `by_scores` otherwise."""
+    """A line of a block's input stands beside fewer units where that is priced lower."""
     model = calibration.model
     chosen = sites(model)
     eliminations, moments = eliminations_of(calibration)
     joint = joint_moments(calibration)
-    metrics = {block: cost.metric for block, cost in costs_of(calibration).items()}
+    metrics = metrics_of(calibration)
     options = {}
     for site in chosen:
         block = site.block
@@ -137,17 +129,14 @@ def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def with_lines_anchored(calibration: Calibration, share: float) -> PreTrainedModel:
-    """`with_lines`, anchored towards the residual stream; arguments and errors as of `by_scores`."""
+    """`with_lines`, anchored towards the residual stream."""
     smaller = with_lines(calibration, share)
     anchor(calibration.model, smaller, calibration.ids, costs_of(calibration))
     return smaller
 
 
 def on_own_outputs(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Own units anchored towards each block's own output in the whole model, and not towards the residual stream.
-
-    Arguments and errors as of `by_scores`.
-    """
+    """Own units anchored towards each block's own output in the whole model, and not towards the residual stream."""
     smaller = before_anchor(calibration, share)
     anchor(calibration.model, smaller, calibration.ids, costs_of(calibration), own_outputs=True)
     return smaller
@@ -179,37 +168,30 @@ def ablations(calibration: Calibration, names: Sequence[str] | None = None) -> d
 # --- Other choices of units
 
 
-def _chosen_by(
+def _exchanged(
     calibration: Calibration,
     share: float,
-    choose: Callable[[Float[Tensor, "m m"], Float[Tensor, "m d"]], Elimination],
+    choose: Callable[[Float[Tensor, "m m"], Float[Tensor, "m d"]], Elimination] = eliminate,
+    moments: Mapping[int, UnitMoments] | None = None,
+    metrics: Mapping[int, Float[Tensor, "d d"]] | None = None,
 ) -> PreTrainedModel:
-    """Own units, chosen by something else in the same metric."""
+    """Own units before the anchor, chosen by something else, by other moments, or in other metrics."""
     model = calibration.model
-    own, moments = eliminations_of(calibration)
-    eliminations = {}
-    for site in sites(model):
-        covariance = moments[site.block].covariance(has_constant(model, site))
-        weight = readout(model, site).weight @ root_of(costs_of(calibration)[site.block].metric)
-        eliminations[site.block] = scaled_to(choose(covariance, weight), own[site.block])
-    return fewer_units(model, eliminations, moments, allocate_units(model, eliminations, share))
-
-
-def _eliminated(
-    calibration: Calibration,
-    share: float,
-    moments: Mapping[int, UnitMoments],
-    metrics: Mapping[int, Float[Tensor, "d d"]],
-) -> PreTrainedModel:
-    """Own units by other moments, in other metrics."""
-    model = calibration.model
-    own, _ = eliminations_of(calibration)
+    own, own_moments = eliminations_of(calibration)
+    moments = moments or own_moments
+    metrics = metrics or metrics_of(calibration)
     eliminations = {}
     for site in sites(model):
         block = site.block
-        found = eliminate_units(moments[block], readout(model, site), metrics[block], has_constant(model, site))
-        eliminations[block] = scaled_to(found, own[block])
+        covariance = moments[block].covariance(has_constant(model, site))
+        weight = readout(model, site).weight @ root_of(metrics[block])
+        eliminations[block] = scaled_to(choose(covariance, weight), own[block])
     return fewer_units(model, eliminations, moments, allocate_units(model, eliminations, share))
+
+
+def metrics_of(calibration: Calibration) -> dict[int, Float[Tensor, "d d"]]:
+    """Block → the metric of the loss at its output."""
+    return {block: cost.metric for block, cost in costs_of(calibration).items()}
 
 
 def scaled_to(found: Elimination, own: Elimination) -> Elimination:
@@ -226,7 +208,7 @@ def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], pane
     """Take units in one after the other, each time the one that explains most of what is left to explain.
 
     Forward selection (orthogonal least squares; Chen, Billings & Luo 1989), greedy from the other end: with S for P and
-    C = S β, the units' covariance with the output, for β, its steps are those of `eliminate`. Arguments as there.
+    C = S β, the units' covariance with the output, for β, its steps are those of `eliminate`.
 
     Returns:
         The units in the order in which they go, the last one taken in first.
@@ -286,38 +268,13 @@ def joint_moments(calibration: Calibration) -> dict[int, tuple[Float[Tensor, "bo
     model = calibration.model
     _, moments = eliminations_of(calibration)
     weights = {block: cost.weight for block, cost in costs_of(calibration).items()}
-    of_both = units_and_inputs(model, calibration.ids, weights)
+    of_both = unit_moments(model, calibration.ids, weights, with_inputs=True)
     found = {}
     for site in sites(model):
         second = gram(of_both.pop(site.block))  # Σ w [h, x, 1] [h, x, 1]ᵀ
         covariance = covariance_of(second, has_constant(model, site))
         found[site.block] = (with_ridge(covariance, moments[site.block].ridge), mean_of(second))
     return found
-
-
-@torch.no_grad()
-def units_and_inputs(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], weights: Mapping[int, Float[Tensor, " seq_len"]]
-) -> dict[int, Moments]:
-    """Block → moments of √w [h, x, 1], its hidden units and its inputs, by one forward pass without the head."""
-    listened = sites(model, list(weights))
-    gathered: dict[int, Moments] = {}
-    hidden: dict[int, Tensor] = {}
-
-    def keep_units(site: Site, h: Tensor) -> None:
-        hidden[site.block] = h.flatten(0, -2)
-
-    def keep(site: Site, x: Tensor, _: Tensor) -> None:
-        both = torch.cat([hidden.pop(site.block), x.flatten(0, -2)], 1)
-        rows = weighted_rows(both, weights[site.block].repeat(len(x)))
-        if site.block not in gathered:
-            gathered[site.block] = Moments(rows.shape[1])
-        gathered[site.block].update(rows)
-
-    with units_hooked(model, listened, keep_units), hooked(listened, keep):
-        for batch in ids.split(8):
-            trunk(model, batch)
-    return gathered
 
 
 def options_beside(
@@ -341,7 +298,7 @@ def options_beside(
     factor = float(own.price[-1]) / unscaled if unscaled > 0 else 1.0
 
     tried = alone.iloc[::BETWEEN]
-    gains = gains_of_directions(covariance, weight, own.order, list(tried["units"]))
+    gains = {count: gains_of_directions(covariance, weight, own.kept(count)) for count in tried["units"]}
     tables = [alone]
     width = width_of(model)
     for rank in [*(rank for rank in RANKS if rank < width), width]:
@@ -358,36 +315,30 @@ def line_size(inputs: int, outputs: int, rank: int) -> int:
 
 
 def gains_of_directions(
-    covariance: Float[Tensor, "both both"],
-    weight: Float[Tensor, "m d"],
-    order: Int64[Tensor, " m"],
-    counts: Sequence[int],
-) -> dict[int, Float[Tensor, " directions"]]:
-    """What each direction of a line takes off the price, beside the units that stay longest.
+    covariance: Float[Tensor, "both both"], weight: Float[Tensor, "m d"], kept: Int64[Tensor, " k"]
+) -> Float[Tensor, " directions"]:
+    """What each direction of a line beside some units takes off the price, falling, as squares of `weight`'s scale."""
+    _, _, whitened = unsaid(covariance, weight, kept)
+    return torch.linalg.eigvalsh(whitened.T @ whitened).flip(0).clamp_min(0)
 
-    With the units that stay longest first, S_hh = C Cᵀ, and what the first k of them say of inputs and output is the
-    first k columns of F = S_xh C⁻ᵀ and rows of T = Cᵀ β: one factorisation serves every k.
+
+def unsaid(
+    covariance: Float[Tensor, "both both"], weight: Float[Tensor, "m d"], kept: Int64[Tensor, " k"]
+) -> tuple[Float[Tensor, "k d_in"], Float[Tensor, "d_in d_in"], Float[Tensor, "d_in d"]]:
+    """What some units do not say of a block's inputs and output.
 
     Returns:
-        Number of units → the gains, falling, in the units that `weight` has when it is squared.
+        The map by which the units say what they do of the inputs, S_KK⁻¹ S_Kx; with x' and t' what they leave, the root
+        R of S_x'x' = R Rᵀ; and R⁻¹ S_x't'.
     """
-    units = len(order)
-    longest_first = order.flip(0)
-    factor = torch.linalg.cholesky(covariance[:units, :units][longest_first][:, longest_first])
-    with_inputs = covariance[:units, units:][longest_first]
-    said_of_inputs = torch.linalg.solve_triangular(factor, with_inputs, upper=False).T  # F
-    said_of_output = factor.T @ weight[longest_first]  # T
-
-    gains = {}
-    for count in counts:
-        known = said_of_inputs[:, :count]
-        inputs_left = covariance[units:, units:] - known @ known.T
-        cross_left = said_of_inputs[:, count:] @ said_of_output[count:]
-        root = torch.linalg.cholesky(inputs_left)
-        whitened = torch.linalg.solve_triangular(root, cross_left, upper=False)
-        squares = torch.linalg.eigvalsh(whitened.T @ whitened).flip(0).clamp_min(0)
-        gains[int(count)] = squares
-    return gains
+    units = len(weight)
+    of_units = torch.linalg.cholesky(covariance[kept][:, kept])
+    from_units = torch.cholesky_solve(covariance[kept][:, units:], of_units)
+    with_output = covariance[:, :units] @ weight
+    inputs_left = covariance[units:, units:] - covariance[units:, kept] @ from_units
+    cross_left = with_output[units:] - from_units.T @ with_output[kept]
+    root = torch.linalg.cholesky(inputs_left)
+    return from_units, root, torch.linalg.solve_triangular(root, cross_left, upper=False)
 
 
 def beside_line(
@@ -402,20 +353,14 @@ def beside_line(
     own = readout(model, site)
     units = len(own.weight)
     covariance, mean = joint
-    of_units = torch.linalg.cholesky(covariance[kept][:, kept])
-    with_output = covariance[:, :units] @ own.weight
-    from_units = torch.cholesky_solve(covariance[kept][:, units:], of_units)  # S_KK⁻¹ S_Kx
-
-    # x' and t': what the units that stay do not say of inputs and output
-    inputs_left = covariance[units:, units:] - covariance[units:, kept] @ from_units
-    cross_left = with_output[units:] - from_units.T @ with_output[kept]
-    root = torch.linalg.cholesky(inputs_left)
-    whitened = torch.linalg.solve_triangular(root, cross_left, upper=False)
+    from_units, root, whitened = unsaid(covariance, own.weight, kept)
     leading = torch.linalg.svd(whitened @ root_of(metric), full_matrices=False).U[:, :rank]
     down = torch.linalg.solve_triangular(root.T, leading, upper=True)  # A
     up = leading.T @ whitened  # B
 
-    weight = torch.cholesky_solve(with_output[kept], of_units) - from_units @ down @ up
+    # S_KK⁻¹ (S_Kh β − S_Kx A B)
+    with_output = covariance[kept][:, :units] @ own.weight
+    weight = torch.linalg.solve(covariance[kept][:, kept], with_output) - from_units @ down @ up
     bias = own.bias
     if has_constant(model, site):
         # the mean output stays what it was

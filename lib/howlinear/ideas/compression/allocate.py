@@ -58,26 +58,16 @@ def costs_of(calibration: Calibration) -> dict[int, ErrorCost]:
 
 @once
 def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
-    """Block → the order in which its hidden units can go, and block → what the others are read out anew by."""
+    """Block → in which order its hidden units can go at which price, and block → what the others are read out by."""
+    model = calibration.model
     costs = costs_of(calibration)
-    return eliminate_blocks(calibration.model, calibration.ids, costs, calibration.progress, calibration.batch_size)
-
-
-def eliminate_blocks(
-    model: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
-    costs: Mapping[int, ErrorCost],
-    progress: bool = False,
-    batch_size: int = 16,
-) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
-    """In which order the hidden units of blocks can go at which price, and the moments to read the others out by."""
     weights = {block: cost.weight for block, cost in costs.items()}
     # first and second half of the text, so that few documents are in both
-    halves = ids.tensor_split(2)
-    first, second = (unit_moments(model, half, weights, max(1, batch_size // 2)) for half in halves)
+    halves = calibration.ids.tensor_split(2)
+    first, second = (unit_moments(model, half, weights, max(1, calibration.batch_size // 2)) for half in halves)
     moments = {}
     eliminations = {}
-    for site in tqdm(sites(model, list(costs)), disable=not progress, unit="block"):
+    for site in tqdm(sites(model, list(costs)), disable=not calibration.progress, unit="block"):
         block = site.block
         own = readout(model, site)
         metric = costs[block].metric
@@ -86,8 +76,8 @@ def eliminate_blocks(
         ridge = choose_ridge(grams, own, metric, centred)
         moments[block] = UnitMoments(sum(grams), ridge)
         eliminations[block] = eliminate_units(moments[block], own, metric, centred)
-    some = spread(ids, CALIBRATION_TOKENS)
-    return calibrate_prices(model, some, eliminations, moments, max(1, batch_size // 4)), moments
+    some = spread(calibration.ids, CALIBRATION_TOKENS)
+    return calibrate_prices(model, some, eliminations, moments, max(1, calibration.batch_size // 4)), moments
 
 
 def calibrate_prices(

@@ -149,16 +149,14 @@ def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> 
     for site in sites(model):
         block = site.block
         if block in ranks:
-            holds = _linear(ranks[block]) + (", replaced before" if block in already else "")
+            rank = ranks[block]
+            holds = "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
+            if block in already:
+                holds += ", replaced before"
         else:
             holds = kept.get(block, "as the config says")
         rows.append({"block": block, "feed-forward": holds})
     return _markdown(pd.DataFrame(rows))
-
-
-def _linear(rank: int | None) -> str:
-    """A map, as it stands in a block."""
-    return "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
 
 
 def _markdown(table: pd.DataFrame) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from time import process_time
 
 import pandas as pd
 import torch
@@ -27,9 +26,9 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, held_out_folds, losses, ratio_of
-from howlinear.models.ffn_sites import sites, width_of
+from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import logits
-from howlinear.models.replace import copy_of, linear_layers
+from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
@@ -71,7 +70,8 @@ def healing(
         with swap(model, {block: module}):
             return losses(model, ids)
 
-    linear = _linear(model, line)
+    with swap(model, {block: line}):
+        linear = sites(model, [block])[0].ffn
     after = {
         "line": losses_with(linear),
         "line, healed": losses_with(heal(model, block, linear, fitted, steps, rate, seed)),
@@ -126,27 +126,21 @@ def healed_beside(
     Returns:
         A row a model: `name`; `ratio`, its perplexity over the original's, both as they are; `healed`, over the
         original's as it is, and `behind`, over that of the original healed alike, each with the ends of its 95 %
-        interval over document folds (`healed_low`, …); and `seconds`, the CPU time that healing took.
+        interval over document folds (`healed_low`, …).
     """
     ids, fold = held_out_folds(text)
-    before: dict[str, Tensor] = {}
-    after: dict[str, Tensor] = {}
-    seconds: dict[str, float] = {}
-    for name, model in copies.items():
-        before[name] = losses(model, ids)
-        began = process_time()
-        trained = heal_blocks(model, fitted, steps, rate, seed)
-        seconds[name] = process_time() - began
-        after[name] = losses(trained, ids)
-        del trained  # before the next copy is made
-    original = next(iter(copies))
+    original: tuple[Tensor, Tensor] | None = None  # losses of the first model as it is, and healed
     rows = []
-    for name in copies:
-        ratio, _, _ = ratio_of(before[original], before[name], fold)
-        healed = Estimate(*ratio_of(before[original], after[name], fold))
-        behind = Estimate(*ratio_of(after[original], after[name], fold))
-        row = {"name": name, "ratio": ratio} | healed.columns("healed") | behind.columns("behind")
-        rows.append(row | {"seconds": seconds[name]})
+    for name, model in copies.items():
+        before = losses(model, ids)
+        trained = heal_blocks(model, fitted, steps, rate, seed)
+        after = losses(trained, ids)
+        del trained  # before the next copy is made
+        original = original or (before, after)
+        ratio, _, _ = ratio_of(original[0], before, fold)
+        healed = Estimate(*ratio_of(original[0], after, fold))
+        behind = Estimate(*ratio_of(original[1], after, fold))
+        rows.append({"name": name, "ratio": ratio} | healed.columns("healed") | behind.columns("behind"))
     return pd.DataFrame(rows)
 
 
@@ -175,15 +169,6 @@ def _train(
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-
-
-def _linear(model: PreTrainedModel, line: AffineMap) -> nn.Module:
-    """A map as one linear layer of the model's width, precision and device."""
-    layer = linear_layers(width_of(model), None)
-    with torch.no_grad():
-        layer.weight.copy_(line.weight.T)  # y = x W + b, and a Linear keeps Wᵀ
-        layer.bias.copy_(line.bias)
-    return layer.to(model.device, model.dtype)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -55,8 +55,7 @@ ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
 """What the anchor may add to the variance of every unit, as a share of it."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """What each block keeps.
 
     Attributes:
@@ -77,16 +76,13 @@ def layout(calibration: Calibration, share: float, alike: bool = False, multiple
 
 
 def before_anchor(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """Own units whose readouts are fitted in the whole model alone; arguments and errors as of `layout`."""
+    """Own units whose readouts are fitted in the whole model alone."""
     eliminations, moments = eliminations_of(calibration)
     return fewer_units(calibration.model, eliminations, moments, layout(calibration, share, alike).units)
 
 
 def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """A smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream.
-
-    Arguments and errors as of `layout`.
-    """
+    """A smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream."""
     smaller = before_anchor(calibration, share, alike)
     for site in sites(smaller, calibration.blocks):
         unit_layers(smaller, site)[-1].load_state_dict(_anchored(calibration, share, alike)[site.block])

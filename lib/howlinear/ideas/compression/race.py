@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,8 +23,9 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop, lines, replace_me, width
+from howlinear.ideas.compression.costs import cost
 from howlinear.ideas.compression.own_units import layout, own_units
-from howlinear.instrument.perplexity import change, held_out_folds, losses, perplexity, ratio_of
+from howlinear.instrument.perplexity import held_out_folds, losses, perplexity, ratio_of
 from howlinear.models.layers import parameters
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
@@ -122,7 +123,8 @@ def race(
             for name, (ids, fold) in held_out.items():
                 after = losses(smaller, ids)
                 row = {"corpus": name, "method": method, "share": share, "kept": held / whole}
-                row |= cost(before[name], after, fold)
+                row |= {"perplexity_after": float(after.mean().exp())}
+                row |= Estimate(*ratio_of(before[name], after, fold)).columns("ratio") | cost(before[name], after, fold)
                 if method == next(iter(compressors)):
                     first[share, name] = after
                 if (share, name) in first:
@@ -139,13 +141,6 @@ def ratios(table: pd.DataFrame) -> pd.DataFrame:
         A row per method, a column per model and share; NaN where a method does not get so small.
     """
     return table.pivot_table(index="method", columns=["model", "share"], values="ratio", sort=False)
-
-
-def cost(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> dict[str, float]:
-    """The columns of `race` from `perplexity_after` to `delta_high`, from losses of the same sequences, in nats."""
-    ratio = Estimate(*ratio_of(before, after, fold)).columns("ratio")
-    delta = change(before, after, fold).estimate.columns("delta")
-    return {"perplexity_after": float(after.mean().exp())} | ratio | delta
 
 
 def whole_perplexities(model: PreTrainedModel, texts: Mapping[str, TokenRows]) -> pd.DataFrame:

@@ -128,9 +128,9 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
     """Which maps rest on a few massive rows (`instrument.massive`), and say nothing of all others.
 
     Returns:
-        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2` of the map on all rows,
-        `r2_ordinary` of the same map on the ordinary ones, and `r2_own` of a map of their own on these; and whether
-        the map `rests` on the massive ones, see `RESTS`.
+        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2_ordinary` of the map on
+        the ordinary ones, and `r2_own` of a map of their own on these; and whether the map `rests` on the massive
+        ones, see `RESTS`.
     """
     rows = []
     for block, captured in blocks.items():
@@ -142,12 +142,11 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
         row = {
             "block": block,
             "massive_rows": count,
-            "r2": r2(maps[block], sum(captured.test)),
             "r2_ordinary": r2(maps[block], sum(ordinary.test)),
             "r2_own": r2(own_map, sum(ordinary.test)),
         }
         rows.append(row | {"rests": row["r2_own"] - row["r2_ordinary"] > RESTS})
-    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2", "r2_ordinary", "r2_own", "rests"])
+    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2_ordinary", "r2_own", "rests"])
 
 
 # --- how well a signal ranks them

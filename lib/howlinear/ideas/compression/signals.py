@@ -24,7 +24,6 @@ of the text to fit on (`replace_one`), and how far it moves the predictions (`di
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ from howlinear.instrument.swap_costs import swap_losses, swapped_passes
 from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import logits, trunk
-from howlinear.models.layers import streams_hooked
+from howlinear.models.layers import stack_of, streams_hooked
 from howlinear.models.load import check_causal
 
 REPLACE_ONE = "replace one"
@@ -184,31 +183,20 @@ class Around:
     written: Tensor
     left: Tensor
 
-    @property
-    def attended(self) -> Tensor:
-        """What the layer returned, without what its FFN wrote."""
-        return self.left - self.written
-
 
 @contextmanager
 def layers_hooked(model: PreTrainedModel, keep: Callable[[int, Around], None]) -> Iterator[None]:
     """While it lasts, call `keep(block, around)` behind every layer with a feed-forward block."""
-    listened = sites(model)
-    taps = {site.block: _Tap(site) for site in listened}
-
-    def leave(site: Site, output: Tensor | tuple) -> None:
-        keep(site.block, taps[site.block].leave(output))
-
+    layers = model.get_submodule(stack_of(model))
     with ExitStack() as hooks:
-        hooks.enter_context(hooked(listened, lambda site, x, y: taps[site.block].note_ffn(x, y)))
-        for site in listened:
-            layer = layer_of(model, site)
-            tap = taps[site.block]
+        for site in sites(model):
+            tap = _Tap(site, keep)
+            layer = layers[site.block]
+            hooks.enter_context(hooked([site], tap.note_ffn))
             hooks.callback(layer.register_forward_pre_hook(tap.enter, with_kwargs=True).remove)
             for module in layer.children():
                 hooks.callback(module.register_forward_hook(tap.note_module).remove)
-            after = lambda layer, args, output, site=site: leave(site, output)  # noqa: E731
-            hooks.callback(layer.register_forward_hook(after).remove)
+            hooks.callback(layer.register_forward_hook(tap.leave).remove)
         yield
 
 
@@ -219,30 +207,31 @@ class _Tap:
     one after the other and where both read the layer's input (GPT-NeoX): y is added to what the norm read.
     """
 
-    def __init__(self, site: Site):
+    def __init__(self, site: Site, keep: Callable[[int, Around], None]):
         self.site = site
+        self.keep = keep
         self.returned: list[tuple[Tensor, Tensor]] = []  # what the layer's modules got and returned
 
-    def enter(self, layer: nn.Module, args: tuple, named: dict) -> None:
+    def enter(self, _: nn.Module, args: tuple, named: dict) -> None:
         self.entered = args[0] if args else named["hidden_states"]
         self.returned.clear()
 
-    def note_module(self, module: nn.Module, args: tuple, output: Tensor | tuple) -> None:
+    def note_module(self, _: nn.Module, args: tuple, output: Tensor | tuple) -> None:
         if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
             self.returned.append((args[0], output))
 
-    def note_ffn(self, x: Tensor, y: Tensor) -> None:
+    def note_ffn(self, _: Site, x: Tensor, y: Tensor) -> None:
         self.read = next((got for got, gave in self.returned if gave is x), None)
         self.written = y.clone()  # Falcon adds attention to y in place
 
-    def leave(self, output: Tensor | tuple) -> Around:
+    def leave(self, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
         left = stream_of(output)
         if self.read is None or not self._adds(left):
             raise NoPreNormError(
                 f"block {self.site.block} ({self.site.name}) does not add its output to what a norm before it read: "
                 "these signals are about models with the norm before the FFN"
             )
-        return Around(self.entered, self.read, self.written, left)
+        self.keep(self.site.block, Around(self.entered, self.read, self.written, left))
 
     def _adds(self, left: Tensor) -> bool:
         """Whether the layer returned s + y, or reads its input in the FFN and in attention alike."""
@@ -252,12 +241,6 @@ class _Tap:
         return bool(off <= ADDS_WITHIN * left.norm())
 
 
-def layer_of(model: PreTrainedModel, site: Site) -> nn.Module:
-    """The transformer layer that a block stands in, as `transformer.h.3` of a site `transformer.h.3.mlp`."""
-    inside = re.match(r"(.*?\.\d+)\.", site.name)
-    return model.get_submodule(inside.group(1) if inside else site.name)
-
-
 @dataclass(frozen=True)
 class Stream:
     """How far the layers of a model turn its residual stream; means over all rows.
@@ -265,16 +248,19 @@ class Stream:
     Attributes:
         layers: cosine of the stream before layer i with that before layer j, shape (layers + 1, layers + 1); the last
             is the stream behind all layers, before the norm.
-        influence: 1 − cosine of a layer's input and output, ShortGPT's block influence, shape (layers,).
         attention: 1 − cosine of the stream that attention's norm reads with the same once attention has written to it,
             shape (layers,).
         ffn: the same of the FFN, which is LLM-Drop's sub-layer cosine, shape (layers,).
     """
 
     layers: Float[Tensor, "states states"]
-    influence: Float[Tensor, " layers"]
     attention: Float[Tensor, " layers"]
     ffn: Float[Tensor, " layers"]
+
+    @property
+    def influence(self) -> Float[Tensor, " layers"]:
+        """1 − cosine of a layer's input and output, ShortGPT's block influence, shape (layers,)."""
+        return self.span_distances(1)
 
     def span_distances(self, count: int) -> Float[Tensor, " starts"]:
         """1 − cosine of the stream before `count` layers in a row with that behind them, by the first of them."""
@@ -288,16 +274,15 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
     count = len(sites(model))
     states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
     layers = torch.zeros(count + 1, count + 1, dtype=torch.float64)  # Σ cos
-    influence = torch.zeros(count, dtype=torch.float64)  # Σ 1 − cos
-    attention = torch.zeros_like(influence)
-    ffn = torch.zeros_like(influence)
+    attention = torch.zeros(count, dtype=torch.float64)  # Σ 1 − cos
+    ffn = torch.zeros_like(attention)
 
     def keep(_: int, around: Around) -> None:
         layer = len(states)
         behind_ffn = around.read + around.written
-        # Σ 1 − cos over the rows of the batch: around the layer, around its attention, around its FFN
-        influence[layer] += cosine_distance(around.entered, around.left).sum().cpu()
-        attention[layer] += cosine_distance(around.entered, around.attended).sum().cpu()
+        behind_attention = around.left - around.written
+        # Σ 1 − cos over the rows of the batch: around the layer's attention, around its FFN
+        attention[layer] += cosine_distance(around.entered, behind_attention).sum().cpu()
         ffn[layer] += cosine_distance(around.read, behind_ffn).sum().cpu()
         states.append(_directions(around.entered))
         if layer == count - 1:
@@ -311,7 +296,7 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
             directions = torch.stack(states)
             layers += directions @ directions.T
     rows = ids.numel()
-    return Stream(layers / rows, influence / rows, attention / rows, ffn / rows)
+    return Stream(layers / rows, attention / rows, ffn / rows)
 
 
 def _directions(rows: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, " batch_seq_len_d"]:
@@ -402,39 +387,32 @@ def divergences(
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so nothing diverges")
-    whole = _WholeModel(model)
+    at_hand: Tensor | None = None  # the batch whose predictions by the whole model are kept
+    log_p: list[Tensor] = []
+
+    def divergence(batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
+        nonlocal at_hand, log_p
+        predictions = logits(model, batch)[:, :-1]
+        # sequence by sequence: all at once would hold several copies of all logits
+        log_q = [scores.float().log_softmax(-1) for scores in predictions]
+        if batch is not at_hand:  # its first pass is that of the whole model
+            at_hand = batch
+            log_p = log_q
+        means = []
+        for p, q in zip(log_p, log_q, strict=True):
+            # KL = Σ p (log p − log q)
+            kl = (p.exp() * (p - q)).sum(-1)
+            means.append(kl.double().mean())
+        return torch.stack(means).cpu()
+
     swaps = {block: (block, replacement) for block, replacement in replacements.items()}
-    _, batches = swapped_passes(model, swaps, ids, whole.divergence, batch_size)
+    _, batches = swapped_passes(model, swaps, ids, divergence, batch_size)
     means = {}
     for block, of_block in batches.items():
         means[block] = float(torch.cat(of_block).mean())
         if not means[block] < float("inf"):
             raise InputError(f"predictions with block {block} replaced are not finite: the weights overflow")
     return means
-
-
-class _WholeModel:
-    """The predictions of the whole model for one batch, which those with a block replaced are held against."""
-
-    def __init__(self, model: PreTrainedModel):
-        self.model = model
-        self.batch: Int64[Tensor, "n seq_len"] | None = None
-        self.log_p: list[Float[Tensor, "predicted vocabulary"]] = []
-
-    def divergence(self, batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
-        """Mean KL per predicted token of each sequence; of a batch that is new, the predictions are kept."""
-        predictions = logits(self.model, batch)[:, :-1]
-        # sequence by sequence: all at once would hold several copies of all logits
-        log_q = [scores.float().log_softmax(-1) for scores in predictions]
-        if batch is not self.batch:  # its first pass is that of the whole model
-            self.batch = batch
-            self.log_p = log_q
-        means = []
-        for p, q in zip(self.log_p, log_q, strict=True):
-            # KL = Σ p (log p − log q)
-            divergence = (p.exp() * (p - q)).sum(-1)
-            means.append(divergence.double().mean())
-        return torch.stack(means).cpu()
 
 
 # --- all of them
@@ -454,18 +432,15 @@ def measure(
         `sublayer_cosine` and `cca_bound`, NaN where the FFN does not add to a stream that a norm before it reads; and
         `replace_one`, what the swap costs on `few` in nats per token.
     """
-    rows = []
+    of_block = {}
     for block in maps:
-        of_block = prices[block]
-        row = {
-            "block": block,
-            "residual": of_block.residual,
-            "residual_over_stream": of_block.residual / of_block.stream,
-            "price": of_block.cost,
-            "price_paired": of_block.paired,
+        of_block[block] = {
+            "residual": prices[block].residual,
+            "residual_over_stream": prices[block].residual / prices[block].stream,
+            "price": prices[block].cost,
+            "price_paired": prices[block].paired,
         }
-        rows.append(row)
-    table = pd.DataFrame(rows).set_index("block")
+    table = pd.DataFrame.from_dict(of_block, orient="index").rename_axis("block")
     try:
         turned = stream(model, ids)
         table["block_influence"] = turned.influence.tolist()

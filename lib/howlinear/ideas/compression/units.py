@@ -35,6 +35,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments, add_gram
 from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
+from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import trunk
 from howlinear.models.units import unit_count, units_hooked
@@ -91,11 +92,6 @@ class UnitMoments:
 
     second: Float[Tensor, "m_and_1 m_and_1"]
     ridge: float = RIDGES[0]
-
-    @property
-    def mean(self) -> Float[Tensor, " m"]:
-        """Weighted mean of the units, shape (m,)."""
-        return mean_of(self.second)
 
     def covariance(self, centred: bool = True) -> Float[Tensor, "m m"]:
         """Weighted covariance of the units with the ridge, shape (m, m); not centred where there is no constant."""
@@ -185,19 +181,30 @@ def unit_moments(
     ids: Int64[Tensor, "n seq_len"],
     weights: Mapping[int, Float[Tensor, " seq_len"]] | None = None,
     batch_size: int = 8,
+    with_inputs: bool = False,
 ) -> dict[int, Moments]:
-    """Moments of the hidden units of blocks, by one forward pass without the head."""
-    listened = sites(model, None if weights is None else list(weights))
-    constant = 0 if weights is None else 1
-    moments = {site.block: Moments(unit_count(model, site) + constant) for site in listened}
+    """Moments of the hidden units of blocks, or of units and inputs, by one forward pass without the head.
 
-    def keep(site: Site, h: Tensor) -> None:
-        rows = h.flatten(0, -2).cpu()
+    Returns:
+        Block → moments of h, or of [h, x]; with weights of positions, of √w [h, 1] or √w [h, x, 1].
+    """
+    listened = sites(model, None if weights is None else list(weights))
+    beside = (width_of(model) if with_inputs else 0) + (0 if weights is None else 1)
+    moments = {site.block: Moments(unit_count(model, site) + beside) for site in listened}
+    hidden: dict[int, Tensor] = {}
+
+    def keep_units(site: Site, h: Tensor) -> None:
+        hidden[site.block] = h.flatten(0, -2).cpu()
+
+    def keep(site: Site, x: Tensor, _: Tensor) -> None:
+        rows = hidden.pop(site.block)
+        if with_inputs:
+            rows = torch.cat([rows, x.flatten(0, -2).cpu()], 1)
         if weights is not None:
-            rows = weighted_rows(rows, weights[site.block].repeat(len(h)))
+            rows = weighted_rows(rows, weights[site.block].repeat(len(x)))
         moments[site.block].update(rows)
 
-    with units_hooked(model, listened, keep):
+    with units_hooked(model, listened, keep_units), hooked(listened, keep):
         for batch in ids.split(batch_size):
             trunk(model, batch)
     return moments
@@ -337,5 +344,6 @@ def refit(moments: UnitMoments, readout: AffineMap, kept: Int64[Tensor, " k"], c
     bias = readout.bias
     if centred:
         # the mean output stays what it was
-        bias = bias + moments.mean @ readout.weight - moments.mean[kept] @ weight
+        mean = mean_of(moments.second)
+        bias = bias + mean @ readout.weight - mean[kept] @ weight
     return AffineMap(weight, bias)

@@ -30,7 +30,7 @@ from howlinear.models.replace import copy_of
 
 def layers(calibration: Calibration, share: float) -> PreTrainedModel:
     """Drop the layers of the lowest block influence (ShortGPT)."""
-    influence = stream_of_layers(calibration).span_distances(1).tolist()
+    influence = stream_of_layers(calibration).influence.tolist()
     sizes = {number: parameters(layer) for number, layer in enumerate(layers_of(calibration.model))}
     dropped = _lowest(calibration, share, dict(enumerate(influence)), sizes)
     copied = copy_of(calibration.model)
@@ -44,7 +44,7 @@ def ffns(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def sub_layers(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Drop the FFNs and the attentions that turn the stream least (LLM-Drop, joint); see `ffns`."""
+    """Drop the FFNs and the attentions that turn the stream least (LLM-Drop, joint)."""
     return _without_sub_layers(calibration, share, with_attention=True)
 
 

@@ -34,21 +34,22 @@ def by_r2(calibration: Calibration, share: float) -> PreTrainedModel:
     """Least-squares maps in the place of the most linear blocks."""
     lines = lines_of(calibration)
     order = sorted(lines, key=lambda block: -lines[block].r2)
-    return _straightened(calibration, share, {block: lines[block].all_rows for block in lines}, order)
+    return _straightened(calibration, share, _maps(calibration, mended=False), order)
 
 
 def by_price(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Least-squares maps where these are cheapest in the loss; arguments and errors as of `by_r2`."""
-    lines, prices = lines_of(calibration), line_prices(calibration)
-    order = sorted(lines, key=prices.__getitem__)
-    return _straightened(calibration, share, {block: lines[block].all_rows for block in lines}, order)
+    """Least-squares maps where these are cheapest in the loss."""
+    return _cheapest(calibration, share, mended=False)
 
 
 def without_massive(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Maps refitted without massive rows, where these are cheapest in the loss; arguments and errors as of `by_r2`."""
-    lines, prices = lines_of(calibration), prices_without_massive(calibration)
-    order = sorted(lines, key=prices.__getitem__)
-    return _straightened(calibration, share, {block: lines[block].ordinary for block in lines}, order)
+    """Maps refitted without massive rows, where these are cheapest in the loss."""
+    return _cheapest(calibration, share, mended=True)
+
+
+def _cheapest(calibration: Calibration, share: float, mended: bool) -> PreTrainedModel:
+    prices = line_prices(calibration, mended)
+    return _straightened(calibration, share, _maps(calibration, mended), sorted(prices, key=prices.__getitem__))
 
 
 def _straightened(
@@ -92,23 +93,17 @@ def lines_of(calibration: Calibration) -> dict[int, Lines]:
 
 
 @once
-def line_prices(calibration: Calibration) -> dict[int, float]:
-    """Block → the price of its least-squares map, nats per token."""
-    return _prices(calibration, {block: lines.all_rows for block, lines in lines_of(calibration).items()})
-
-
-@once
-def prices_without_massive(calibration: Calibration) -> dict[int, float]:
-    """Block → the price of its map refitted without massive rows; where no block has any, those of the others."""
-    lines = lines_of(calibration)
-    if not any(of_block.massive_rows for of_block in lines.values()):
-        return line_prices(calibration)
-    return _prices(calibration, {block: of_block.ordinary for block, of_block in lines.items()})
-
-
-def _prices(calibration: Calibration, maps: Mapping[int, AffineMap | ConstantFirst]) -> dict[int, float]:
+def line_prices(calibration: Calibration, mended: bool) -> dict[int, float]:
+    """Block → the price of its least-squares map, or of the one refitted without massive rows, nats per token."""
     spread = calibration.ids[:: -(-len(calibration.ids) // calibration.priced)]
-    return {block: found.cost for block, found in price(calibration.model, maps, spread).items()}
+    prices = price(calibration.model, _maps(calibration, mended), spread)
+    return {block: found.cost for block, found in prices.items()}
+
+
+def _maps(calibration: Calibration, mended: bool) -> dict[int, AffineMap | ConstantFirst]:
+    """Block → its least-squares map, or the one refitted without massive rows."""
+    lines = lines_of(calibration)
+    return {block: of_block.ordinary if mended else of_block.all_rows for block, of_block in lines.items()}
 
 
 class ConstantFirst(nn.Module):

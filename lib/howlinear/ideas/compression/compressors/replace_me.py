@@ -14,6 +14,8 @@ until it is at rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -41,12 +43,12 @@ RATE = 1e-2  # of the first step; it falls to 0 along half a cosine
 
 def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:
     """A span of layers replaced by the linear map of least squares."""
-    return _replaced(calibration, share, "least squares")
+    return _replaced(calibration, share, least_squares_map)
 
 
 def cosine(calibration: Calibration, share: float) -> PreTrainedModel:
-    """A span of layers replaced by the linear map of the best cosine; arguments and errors as of `least_squares`."""
-    return _replaced(calibration, share, "cosine")
+    """A span of layers replaced by the linear map of the best cosine."""
+    return _replaced(calibration, share, cosine_map)
 
 
 def span(calibration: Calibration, share: float) -> range:
@@ -78,7 +80,7 @@ def cosine_map(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Float[Tensor, "d d"]:
-    """T of the least mean 1 − cos(Y + M T, L), by Adam from the identity, float64; the first arguments as above."""
+    """T of the least mean 1 − cos(Y + M T, L), by Adam from the identity, float64."""
     transform = torch.eye(written.shape[1], requires_grad=True)
     optimiser = Adam([transform], lr=RATE)
     schedule = CosineAnnealingLR(optimiser, steps)
@@ -93,14 +95,7 @@ def cosine_map(
     return transform.detach().double()
 
 
-@once
-def span_maps(calibration: Calibration, gone: range) -> dict[str, Float[Tensor, "d d"]]:
-    """T of a span by "least squares" and by "cosine", both from one pass."""
-    rows = around(calibration, gone)
-    return {"least squares": least_squares_map(*rows), "cosine": cosine_map(*rows)}
-
-
-def _replaced(calibration: Calibration, share: float, way: str) -> PreTrainedModel:
+def _replaced(calibration: Calibration, share: float, find_map: Callable[..., Float[Tensor, "d d"]]) -> PreTrainedModel:
     """A copy without its most dispensable span, its work left to the FFN before it."""
     model = calibration.model
     gone = span(calibration, share)
@@ -108,7 +103,7 @@ def _replaced(calibration: Calibration, share: float, way: str) -> PreTrainedMod
     if not gone:
         return copied
     (site,) = sites(copied, [gone.start - 1])
-    transform = span_maps(calibration, gone)[way]
+    transform = find_map(*around(calibration, gone))
     own = readout(copied, site)
     # (h V + b) T = h (V T) + b T
     merged = AffineMap(own.weight @ transform, own.bias @ transform)
@@ -118,9 +113,10 @@ def _replaced(calibration: Calibration, share: float, way: str) -> PreTrainedMod
     return copied
 
 
+@once
 @torch.no_grad()
 def around(
-    calibration: Calibration, gone: range, batch_size: int = 16
+    calibration: Calibration, gone: range
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"], Float[Tensor, "n d"]]:
     """What is written before a span of layers, the stream that it is written to, and the stream behind the span."""
     model = calibration.model
@@ -138,7 +134,7 @@ def around(
         hooked(sites(model, [before]), note_written),
         streams_hooked(model, sites(model, [before, last]), note_stream),
     ):
-        for batch in calibration.ids.split(batch_size):
+        for batch in calibration.ids.split(calibration.batch_size):
             trunk(model, batch)
     m = torch.cat(written)
     return m, torch.cat(streams[before]) - m, torch.cat(streams[last])

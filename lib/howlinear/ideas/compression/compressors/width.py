@@ -70,15 +70,12 @@ def magnitude(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def wanda(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units that are loudest at the output; arguments and errors as of `magnitude`."""
+    """Keep the units that are loudest at the output."""
     return narrowed(calibration, evenly(calibration, share, loudness(calibration)))
 
 
 def wanda_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units that are loudest behind the blocks narrowed so far, then ridge regression (GRAIL).
-
-    Arguments and errors as of `magnitude`, and errors as of `compensated`.
-    """
+    """Keep the units that are loudest behind the blocks narrowed so far, then ridge regression (GRAIL)."""
     removed = removed_from_each(calibration, share)
 
     def choose(site: Site, moments: Moments) -> Int64[Tensor, " k"]:
@@ -88,24 +85,18 @@ def wanda_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def flap(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units that fluctuate most at the output, more of them where they stand out from their block's others.
-
-    Arguments and errors as of `magnitude`.
-    """
+    """Keep the units that fluctuate most at the output, more of them where they stand out from their block's others."""
     return narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), with_means)
 
 
 def flap_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """`flap`'s choice of units, then ridge regression (GRAIL); arguments and errors as of `wanda_ridge`."""
+    """`flap`'s choice of units, then ridge regression (GRAIL)."""
     kept = standing_out(calibration, share, fluctuation(calibration))
     return compensated(calibration, lambda site, _: kept[site.block])
 
 
 def surgeon(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units whose removal costs most by the loss's curvature, and move their readout for those that go.
-
-    Arguments and errors as of `magnitude`.
-    """
+    """Keep the units whose removal costs most by the loss's curvature, and move their readout for those that go."""
     return narrowed(calibration, dearest(calibration, share, removal_costs(calibration)), moved)
 
 
@@ -250,7 +241,7 @@ def with_means(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> A
 
 
 def ridge(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> AffineMap:
-    """The weights that read all hidden units off those that stay; arguments as of `with_means`."""
+    """The weights that read all hidden units off those that stay."""
     full = gram(moments)[kept]
     of_kept = full[:, kept]
     penalty = RIDGE * of_kept.diagonal().mean() * torch.eye(len(kept), dtype=of_kept.dtype)
@@ -260,7 +251,7 @@ def ridge(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> Affine
 
 
 def moved(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> AffineMap:
-    """The weights that lose least by A where all others are 0; arguments as of `with_means`."""
+    """The weights that lose least by A where all others are 0."""
     full = curvature(own, moments)
     rows = torch.cat([own.weight, own.bias[None]])[: len(full)]
     # the constant stays as a unit does
@@ -307,14 +298,8 @@ def compensated(calibration: Calibration, choose: Callable[[Site, Moments], Int6
 
     The residual streams of all rows pass a layer before any enters the next. They pass it twice: with the whole block,
     for the moments of its hidden units, and with the narrow one. So there are two passes over the text however many
-    blocks there are, and in memory are one stream of all rows and the moments of one block.
-
-    Args:
-        calibration: the model, and the text to fit on.
-        choose: from a block's site and the moments of its hidden units there, the units to keep, shape (k,).
-
-    Raises:
-        InseparableError: the layers of the model cannot be called one by one.
+    blocks there are, and in memory are one stream of all rows and the moments of one block, from which `choose` says
+    which units to keep.
     """
     model = calibration.model
     site_of = {site.block: site for site in sites(model)}
