@@ -1,16 +1,35 @@
-"""What a figure shows, read back from it."""
+"""Tables to draw, and what a figure shows, read back from it."""
+
+from itertools import product
 
 import numpy as np
+import pandas as pd
+
+
+def every(**levels):
+    """A table with a row for every combination of these values, the last changing first."""
+    return pd.DataFrame(list(product(*levels.values())), columns=list(levels))
+
+
+def with_ends(table, down, up, *columns):
+    """The table with an interval about each of these columns, so far down and up."""
+    ends = {f"{column}_low": table[column] - down for column in columns}
+    return table.assign(**ends, **{f"{column}_high": table[column] + up for column in columns})
 
 
 def titles(figure):
-    return [axis.get_title(loc="left") for axis in figure.axes]
+    """Those of the panels that have one."""
+    return [title for axis in figure.axes if (title := axis.get_title(loc="left"))]
 
 
-def legend(figure):
-    """What the one legend below a figure names."""
-    (found,) = figure.legends
-    return [text.get_text() for text in found.get_texts()]
+def texts(labels):
+    return [label.get_text() for label in labels]
+
+
+def legend(drawn):
+    """What the one legend of a figure, beside its panels, or of a panel names."""
+    (found,) = drawn.legends if hasattr(drawn, "legends") else [drawn.get_legend()]
+    return texts(found.get_texts())
 
 
 def points(axis, label):
@@ -20,6 +39,6 @@ def points(axis, label):
     return np.asarray((handle[0] if isinstance(handle, tuple) else handle).get_xydata(), float)
 
 
-def bars(container):
-    """Where the error bars of an `errorbar` begin and end, shape (points, 2)."""
-    return np.array([segment[:, 1] for segment in container[2][0].get_segments()])
+def bars(container, across=False):
+    """Where the error bars of an `errorbar` begin and end, up or across, shape (points, 2)."""
+    return np.array([segment[:, 0 if across else 1] for segment in container[2][0].get_segments()])

@@ -1,10 +1,13 @@
-"""Figures are closed after each test."""
+"""Figures are drawn in the project's style, and closed after each test."""
 
 import matplotlib.pyplot as plt
 import pytest
 
+from howlinear.plots import style
+
 
 @pytest.fixture(autouse=True)
-def closed():
+def styled():
+    style.use()
     yield
     plt.close("all")

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import bars, legend, titles
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.plots import bilinear, style
 
 ENDS = ["gain_low", "gain_high"]
@@ -11,7 +11,7 @@ LOOKS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
 
 def gains(blocks=3):
     """Two models, numbers that are all different."""
-    table = pd.DataFrame([{"model": model, "block": block} for model in LOOKS for block in range(blocks)])
+    table = every(model=LOOKS, block=range(blocks))
     number = np.arange(len(table))
     table["r2"] = 0.8 - 0.05 * number
     table["gain"] = 0.1 + 0.01 * number
@@ -83,13 +83,9 @@ def test_the_papers_points_are_in_sight_where_a_wide_bar_is_not(bar):
 
 def published(*models):
     """A gain of 0.1 in each of three blocks, where the line leaves 0.8, 0.5 and 0.4; ΔPPL is 1, 2 and 3."""
-    rows = [
-        {"model": model, "block": block, "r2_lin": r2, "bilinear_gain_r16": 0.1}
-        | {"dppl_linear": block + 1.0, "dppl_poly": block + 0.5}
-        for model in models
-        for block, r2 in enumerate([0.2, 0.5, 0.6])
-    ]
-    return pd.DataFrame(rows)
+    table = every(model=models, block=range(3)).assign(bilinear_gain_r16=0.1)
+    table["r2_lin"] = [0.2, 0.5, 0.6] * len(models)
+    return table.assign(dppl_linear=table.block + 1.0, dppl_poly=table.block + 0.5)
 
 
 def test_the_papers_gains_lie_behind_thin_and_grey():
@@ -114,13 +110,12 @@ def test_one_model_of_two_blocks_is_drawn_too():
 
 
 def sweep():
-    rows = [(model, block, rank) for model in LOOKS for block in (0, 4, 9) for rank in (1, 8)]
-    table = pd.DataFrame(rows, columns=["model", "block", "rank"])
+    table = every(model=LOOKS, block=(0, 4, 9), rank=(1, 8))
     return table.assign(recovered=np.linspace(0.1, 0.9, len(table)) ** 2)
 
 
 def powers():
-    table = pd.DataFrame([{"model": model, "block": block} for model in LOOKS for block in (0, 4)])
+    table = every(model=LOOKS, block=(0, 4))
     return table.assign(planted=[0.9, 0.8, 0.7, 0.6], shuffled=[0.0, 0.01, 0.02, 0.03])
 
 
@@ -131,7 +126,7 @@ def test_ranks_are_drawn_block_by_block_with_their_median():
     assert titles(figure) == ["(a) rank", "(b) power at rank 8"]
     assert legend(figure) == list(LOOKS)
     assert growth.get_xscale() == "log"
-    assert [text.get_text() for text in growth.get_xticklabels()] == ["1", "8"]
+    assert texts(growth.get_xticklabels()) == ["1", "8"]
     for model, colour in LOOKS.items():
         blocks = table[table.model == model]
         *thin, median = of(growth.lines, colour)
@@ -149,7 +144,7 @@ def test_power_has_a_row_for_each_teacher_below_the_real_residuals():
     found, known = gains(), powers()
     _, sight = bilinear.rank(sweep(), known, found).axes
     rows = ["real", "planted", "shuffled"]
-    assert [text.get_text() for text in sight.get_yticklabels()] == rows
+    assert texts(sight.get_yticklabels()) == rows
     np.testing.assert_allclose(sight.get_yticks(), [0, -1, -2])
     for model, colour in LOOKS.items():
         expected = [found[found.model == model].recovered, *(known[known.model == model][name] for name in rows[1:])]
@@ -159,8 +154,7 @@ def test_power_has_a_row_for_each_teacher_below_the_real_residuals():
 
 
 def test_gates_are_filled_at_the_highest_rate_only():
-    rows = [(rate, model, block) for rate in (0.001, 0.01) for model in LOOKS for block in range(3)]
-    table = pd.DataFrame(rows, columns=["rate", "model", "block"])
+    table = every(rate=(0.001, 0.01), model=LOOKS, block=range(3))
     number = np.arange(len(table))
     table = table.assign(gate=1 - 0.05 * number, share=0.01 * number)
     blocks = gains()
@@ -179,8 +173,7 @@ def test_gates_are_filled_at_the_highest_rate_only():
 
 
 def recipes():
-    rows = [{"model": model, "block": block} for model in LOOKS for block in (0, 4)]
-    table = pd.DataFrame(rows).assign(gain=[0.1, 0.2, 0.3, 0.4], ours=[0.2, 0.3, 0.4, 0.5])
+    table = every(model=LOOKS, block=(0, 4)).assign(gain=[0.1, 0.2, 0.3, 0.4], ours=[0.2, 0.3, 0.4, 0.5])
     return table.assign(selection=-0.01, rows=[0.02, 0.04, 0.02, 0.04], optimiser=0.05)
 
 
@@ -196,21 +189,19 @@ def test_both_probes_are_drawn_and_a_bar_is_the_mean_of_a_models_blocks():
         np.testing.assert_allclose(ours.get_xydata(), group[["block", "ours"]])
         np.testing.assert_allclose(theirs.get_xydata(), group[["block", "gain"]])
         assert theirs.get_markerfacecolor() == "white"
-    assert [tick.get_text() for tick in parts.get_xticklabels()] == ["selection", "rows", "optimiser"]
+    assert texts(parts.get_xticklabels()) == ["selection", "rows", "optimiser"]
     heights = [bar.get_height() for bar in parts.patches]
     np.testing.assert_allclose(heights, [-0.01, 0.03, 0.05] * 2)
 
 
 def layers(model, costs, poly):
     table = pd.DataFrame({"model": model, "block": range(len(costs)), "dppl": costs, "dppl_poly": poly})
-    for cost in ("dppl", "dppl_poly"):
-        table[f"{cost}_low"], table[f"{cost}_high"] = table[cost] - 0.2, table[cost] + 0.4
-    return table
+    return with_ends(table, 0.2, 0.4, "dppl", "dppl_poly")
 
 
 def controls(model, blocks, r2=0.5):
-    rows = [(model, block, control) for control in ("dense2x", "poly2x") for block in blocks]
-    return pd.DataFrame(rows, columns=["model", "block", "control"]).assign(r2=lambda t: r2 + 0.01 * np.arange(len(t)))
+    table = every(control=("dense2x", "poly2x"), block=blocks).assign(model=model)
+    return table.assign(r2=r2 + 0.01 * np.arange(len(table)))
 
 
 def test_layers_are_joined_by_block_and_products_are_open():
@@ -219,14 +210,14 @@ def test_layers_are_joined_by_block_and_products_are_open():
     measured = pd.concat([layers(model, *both) for model, both in costs.items()])
     figure = bilinear.layers(blocks, pd.concat([controls(model, (0, 2)) for model in LOOKS]), measured)
     depth, cost = figure.axes
-    assert [tick.get_text() for tick in depth.get_xticklabels()] == ["line", "+ products", "dense 2×", "poly 2×"]
+    assert texts(depth.get_xticklabels()) == ["line", "+ products", "dense 2×", "poly 2×"]
     assert legend(figure) == [*LOOKS, "line", "line and products"]
     for model, colour in LOOKS.items():
         first, _ = of(depth.lines, colour)
         r2 = blocks[blocks.model == model].r2.iloc[0]
         np.testing.assert_allclose(np.asarray(first.get_ydata(), float), [r2, 0.9, 0.5, 0.52])
         numbers = [text for text in depth.texts if text.get_color() == colour]
-        assert [text.get_text() for text in numbers] == ["0", "2"]
+        assert texts(numbers) == ["0", "2"]
         assert numbers[0].xy == (3, 0.52)  # where its line ends
         filled, hollow = of(cost.lines, colour)
         np.testing.assert_allclose(np.asarray(filled.get_ydata(), float), costs[model][0])
@@ -253,9 +244,3 @@ def test_a_bar_beyond_all_that_is_left_does_not_set_the_scale():
     assert table.gain.max() < cloud.get_ylim()[1] < 0.5
     assert cloud.get_ylim()[0] < table.gain.min()
     assert table.recovered.max() < depth.get_ylim()[1] < 2
-
-
-@pytest.mark.parametrize(("blocks", "ticks"), [(3, [0, 2]), (30, [0, 5, 10, 15, 20, 25])])
-def test_blocks_of_deep_models_are_numbered_more_sparsely(blocks, ticks):
-    _, depth = bilinear.gain(gains(blocks)).axes
-    assert depth.get_xticks().tolist() == ticks

@@ -1,7 +1,7 @@
 import numpy as np
-import pandas as pd
 import pytest
 
+from helpers.drawn import every, legend, titles
 from howlinear.plots import style
 from howlinear.plots.capture import FAINT, INPUTS, inputs
 
@@ -9,14 +9,12 @@ from howlinear.plots.capture import FAINT, INPUTS, inputs
 @pytest.mark.parametrize(("names", "blocks"), [(("gpt2",), 2), (("llama", "gpt2", "pythia", "other"), 5)])
 def test_every_column_of_every_model_is_drawn_over_depth(names, blocks):
     generator = np.random.default_rng(0)
-    table = pd.DataFrame(
-        {"model": name, "block": block}
-        | {column: generator.uniform(1, 9) for column in (*INPUTS, "first_position_out")}
-        for name in names
-        for block in range(blocks)
-    )
-    axes = inputs(table).axes
-    assert [axis.get_title(loc="left") for axis in axes] == [
+    table = every(model=names, block=range(blocks))
+    for column in (*INPUTS, "first_position_out"):
+        table[column] = generator.uniform(1, 9, len(table))
+    figure = inputs(table)
+    axes = figure.axes
+    assert titles(figure) == [
         "(a) condition number", "(b) effective rank", "(c) dynamic range", "(d) norm at position 0"
     ]  # fmt: skip
     for axis, column in zip(axes, INPUTS, strict=True):
@@ -25,8 +23,8 @@ def test_every_column_of_every_model_is_drawn_over_depth(names, blocks):
             np.testing.assert_array_equal(line.get_xdata(), rows["block"])
             np.testing.assert_array_equal(line.get_ydata(), rows[column])
             assert line.get_color() == style.look(name)["color"]
-    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == list(names)
-    assert [text.get_text() for text in axes[3].get_legend().get_texts()] == ["output $y$", "input $x$"]
+    assert legend(axes[0]) == list(names)
+    assert legend(axes[3]) == ["output $y$", "input $x$"]
     assert (axes[0].get_yscale(), axes[3].get_yscale()) == ("log", "linear")
     assert [axis.get_xlabel() for axis in axes] == ["", "", "block", "block"]
     assert all(axis.get_ylabel() for axis in axes)
@@ -34,7 +32,7 @@ def test_every_column_of_every_model_is_drawn_over_depth(names, blocks):
 
 def test_outputs_at_position_0_are_strong_and_inputs_faint():
     row = dict.fromkeys(INPUTS, 1.0) | {"first_position_in": 1.1, "first_position_out": 3.0}
-    table = pd.DataFrame([{"model": name, "block": block} | row for name in ("gpt2", "llama") for block in range(2)])
+    table = every(model=("gpt2", "llama"), block=range(2)).assign(**row)
     *others, position = inputs(table).axes
     faint = [line for line in position.get_lines() if line.get_alpha() == FAINT]
     strong = [line for line in position.get_lines() if line.get_alpha() is None and line.get_marker() in "o^"]
@@ -47,6 +45,6 @@ def test_outputs_at_position_0_are_strong_and_inputs_faint():
 
 def test_outputs_at_position_0_that_dwarf_the_others_have_a_logarithmic_axis():
     row = dict.fromkeys((*INPUTS, "first_position_out"), 1.0)
-    table = pd.DataFrame([{"model": "gpt2", "block": 0} | row, {"model": "gpt2", "block": 1} | row])
+    table = every(model=["gpt2"], block=range(2)).assign(**row)
     table.loc[1, "first_position_out"] = 500.0
     assert inputs(table).axes[3].get_yscale() == "log"

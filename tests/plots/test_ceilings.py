@@ -8,7 +8,7 @@ import pytest
 import howlinear as hl
 import howlinear.plots
 from conftest import fingerprint
-from helpers.drawn import bars
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.errors import InputError
 from howlinear.files import figures, paths, tables
 from howlinear.plots import style
@@ -16,12 +16,9 @@ from howlinear.plots.ceilings import beside, clouds, profile, profile_and_swaps,
 
 
 def ceilings(**r2):
-    rows = []
-    for model, values in r2.items():
-        for block, value in enumerate(values):
-            row = {"model": model, "block": block, "r2": value, "r2_low": value - 0.1, "r2_high": value + 0.05}
-            rows.append(row | {"r2_untrained": value / 2, "r2_untrained_in_sample": value / 2 + 0.1})
-    return pd.DataFrame(rows)
+    rows = [(model, block, value) for model, values in r2.items() for block, value in enumerate(values)]
+    table = with_ends(pd.DataFrame(rows, columns=["model", "block", "r2"]), 0.1, 0.05, "r2")
+    return table.assign(r2_untrained=table.r2 / 2, r2_untrained_in_sample=table.r2 / 2 + 0.1)
 
 
 def test_a_profile_is_drawn_block_by_block_with_its_interval():
@@ -64,7 +61,6 @@ def test_a_table_with_costs_of_swaps_has_their_panel_too(named):
 
 def test_the_committed_figure_is_what_the_committed_numbers_draw(tmp_path):
     """To the byte: the looks of the embedded models have not changed."""
-    style.use()
     blocks = tables.results("minis", "02_ceilings")["blocks"].set_index("model")
     in_order = pd.concat([blocks.loc[[name]] for name in ("mini-gpt2", "mini-pythia", "mini-llama")]).reset_index()
     drawn = figures.save(profile_and_swaps(in_order), tmp_path, "again")
@@ -91,9 +87,7 @@ def test_several_models_have_a_line_each_in_their_own_look():
     np.testing.assert_allclose(dotted[1].get_ydata(), [0.55, 0.3])
     shaded = axis.collections[1].get_paths()[0].vertices  # the first is the first model's error bars
     assert set(np.round(shaded[shaded[:, 0] == 0][:, 1], 6)) == {0.45, 0.55}
-    assert {text.get_text() for text in axis.get_legend().get_texts()} == {
-        "untrained, in sample above", "llama", "gpt2", "pythia", "other"
-    }  # fmt: skip
+    assert set(legend(axis)) == {"untrained, in sample above", "llama", "gpt2", "pythia", "other"}
 
 
 def dotted_lines(axis):
@@ -114,9 +108,8 @@ def test_what_is_one_line_before_training_is_drawn_as_one_and_the_legend_says_so
     ):
         (axis,) = profile(frame).axes
         assert len(dotted_lines(axis)) == lines
-        texts = [text.get_text() for text in axis.get_legend().get_texts()]
-        assert sorted(texts) == sorted(entries)
-        assert not texts[0].startswith("untrained")
+        assert sorted(legend(axis)) == sorted(entries)
+        assert not legend(axis)[0].startswith("untrained")
     (axis,) = profile(narrow).axes
     np.testing.assert_array_equal(dotted_lines(axis)[0].get_ydata(), narrow["r2_untrained"])  # held out, as the axis is
 
@@ -148,7 +141,7 @@ def with_costs(frame, **costs):
     """The same blocks with what their swaps cost; NaN of a model that is not named."""
     rows = [(model, block, cost) for model, values in costs.items() for block, cost in enumerate(values)]
     swaps = pd.DataFrame(rows, columns=["model", "block", "dppl"])
-    return frame.merge(swaps.assign(dppl_low=swaps.dppl - 1, dppl_high=swaps.dppl + 2), how="left")
+    return frame.merge(with_ends(swaps, 1, 2, "dppl"), how="left")
 
 
 @pytest.mark.parametrize("names", [("gpt2",), ("gpt2", "pythia"), ("gpt2", "pythia", "llama", "other")])
@@ -165,8 +158,7 @@ def test_the_profile_stands_above_what_its_swaps_cost(names):
     assert sum(shifts) == pytest.approx(0)  # side by side about the block
     assert len(set(shifts)) == len(names)
     assert bottom.get_yscale() == "symlog"
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [*names, "untrained, in sample above"]
+    assert legend(figure) == [*names, "untrained, in sample above"]
     assert top.get_legend() is None
 
 
@@ -181,20 +173,18 @@ def test_the_profile_stands_above_what_its_swaps_cost(names):
     ],
 )
 def test_costs_have_plain_labels_between_the_powers_of_ten_and_none_touch(costs, labels):
-    style.use()
     figure = profile_and_swaps(ceilings(gpt2=[0.9, 0.4]).assign(dppl=costs, dppl_low=costs, dppl_high=costs))
     figure.canvas.draw()
     shown = sorted(figure.axes[1].get_yticklabels(), key=lambda label: label.get_position()[1])
-    texts = [label.get_text() for label in shown]
-    assert [text for text in texts if text in labels] == labels
+    assert [text for text in texts(shown) if text in labels] == labels
     boxes = [label.get_window_extent() for label in shown]
     fontsize = 7 * figure.dpi / 72
     assert all(upper.y0 + upper.y1 - lower.y0 - lower.y1 > 1.8 * fontsize for lower, upper in itertools.pairwise(boxes))
 
 
 def published(*models):
-    rows = [(model, block, 0.1 * block + 0.2, block - 1.0) for model in models for block in range(3)]
-    return pd.DataFrame(rows, columns=["model", "block", "r2_lin", "dppl_linear"])
+    table = every(model=models, block=range(3))
+    return table.assign(r2_lin=0.1 * table.block + 0.2, dppl_linear=table.block - 1.0)
 
 
 def test_the_papers_points_lie_behind_thin_and_grey_and_say_whose_they_are():
@@ -211,8 +201,7 @@ def test_the_papers_points_lie_behind_thin_and_grey_and_say_whose_they_are():
             assert line.get_linewidth() < 1
             assert line.get_zorder() < axis.containers[0][0].get_zorder()
             np.testing.assert_allclose(line.get_ydata(), table[column][:3])
-    (legend,) = figure.legends
-    assert "gpt2, the paper" in {text.get_text() for text in legend.get_texts()}
+    assert "gpt2, the paper" in legend(figure)
 
 
 def test_models_stand_beside_the_papers_a_panel_each_on_one_axis_from_0():
@@ -225,8 +214,8 @@ def test_models_stand_beside_the_papers_a_panel_each_on_one_axis_from_0():
     whole, without = first.get_lines()
     assert whole.get_ydata().tolist() == [0.9, 0.4, 0.6]
     assert (without.get_xdata().tolist(), without.get_ydata().tolist()) == ([2], [0.2])
-    assert {text.get_text() for text in first.texts} == {"0.90", "0.40"}
-    assert {text.get_text() for text in second.texts} == {"0.70", "0.50"}
+    assert set(texts(first.texts)) == {"0.90", "0.40"}
+    assert set(texts(second.texts)) == {"0.70", "0.50"}
 
 
 def test_the_solvers_and_the_rule():
@@ -234,16 +223,17 @@ def test_the_solvers_and_the_rule():
     rule = pd.DataFrame(
         {"threshold": [0.0, 1e-16, 1e-12], "r2": [0.6, 0.61, 0.62], "r2_rounded": [-9.0, -2_000.0, 0.6]}
     )
-    left, right = solvers(errors, rule, null=1e-13).axes
+    figure = solvers(errors, rule, null=1e-13)
+    left, right = figure.axes
     assert left.get_lines()[0].get_xdata().tolist() == [1e-10, 1e-3]
-    assert [label.get_text() for label in left.get_yticklabels()] == ["ours", "float32"]
+    assert texts(left.get_yticklabels()) == ["ours", "float32"]
     assert left.yaxis_inverted()  # the first is topmost
     as_they_are, rounded, line = right.get_lines()
     np.testing.assert_array_equal(as_they_are.get_xdata(), [1e-16, 1e-12])  # 0 has no place on a logarithmic axis
     np.testing.assert_array_equal(as_they_are.get_ydata(), [0.61, 0.62])
     np.testing.assert_array_equal(rounded.get_ydata(), [-0.5, 0.6])
     assert line.get_xdata()[0] == 1e-13
-    assert [axis.get_title(loc="left") for axis in (left, right)] == ["(a) solvers", "(b) null directions"]
+    assert titles(figure) == ["(a) solvers", "(b) null directions"]
 
 
 def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
@@ -251,15 +241,14 @@ def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
     points = pd.DataFrame({"across": across, "up": across**2, "line": across})
     points = points.assign(middle=across // 10, mean=10 * (across // 10))
     figure = clouds({"block 0": points, "block 7": points, "block 9": points}, "mini-llama")
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) block 0", "(b) block 7", "(c) block 9"]
+    assert titles(figure) == ["(a) block 0", "(b) block 7", "(c) block 9"]
     for axis in figure.axes:
         rows, line, _ = axis.get_lines()
         assert rows.get_color() == style.look("mini-llama")["color"] != line.get_color()
         np.testing.assert_array_equal(rows.get_ydata(), across**2)
         np.testing.assert_array_equal(line.get_ydata(), line.get_xdata())  # what it says lies on the diagonal
         assert axis.get_xlabel() == "what the fitted map says"
-    assert [text.get_text() for text in figure.legends[0].get_texts()][1] == "output = prediction"
-    assert len(figure.legends[0].get_texts()) == 3
+    assert legend(figure) == ["a row", "output = prediction", "mean of a tenth of the rows"]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +262,6 @@ def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
 )
 def test_the_ticks_of_clouds_are_few_and_round_and_their_labels_keep_apart(ends, round_ticks):
     """By matplotlib's own choice labels of the last touch; as few of them at any steps stand at 8,000 and at 30."""
-    style.use()
     across = np.linspace(*ends, 20)
     points = pd.DataFrame({"across": across, "up": across, "line": across, "middle": across, "mean": across})
     figure = clouds({"block 0": points, "block 7": points, "block 9": points}, "smollm2-135m")

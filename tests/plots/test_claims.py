@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.drawn import legend, texts
 from howlinear.plots.claims import COLOURS, board
 
 COLUMNS = ["claim", "section", "asked", "model", "verdict", "margin", "margin_low", "margin_high", "hangs_on_ends"]
@@ -42,10 +43,10 @@ def test_intervals_are_drawn_and_coloured_by_their_verdict():
 
 def test_rows_are_named_in_order_with_what_is_asked_and_what_cannot_be():
     (axis,) = board(VERDICTS, PAPER).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["wide", "gone"]
+    assert texts(axis.get_yticklabels()) == ["wide", "gone"]
     assert axis.get_ylim() == (1.5, -0.5)  # the first row is topmost
-    texts = {(text.get_text(), text.get_position()[1]) for text in axis.texts}
-    assert texts >= {("above 0.25", 0), ("below 3 %", 1), ("§5.1", 0), ("§5.2", 1), ("not testable here", 1)}
+    found = {(text.get_text(), text.get_position()[1]) for text in axis.texts}
+    assert found >= {("above 0.25", 0), ("below 3 %", 1), ("§5.1", 0), ("§5.2", 1), ("not testable here", 1)}
 
 
 def test_a_tick_that_hangs_on_the_end_blocks_is_an_open_mark_and_the_legend_names_models():
@@ -53,6 +54,6 @@ def test_a_tick_that_hangs_on_the_end_blocks_is_an_open_mark_and_the_legend_name
     marks = [line for line in figure.axes[0].get_lines() if line.get_color() in COLOURS.values()]
     faces = [line.get_markerfacecolor() for line in marks if line.get_marker() != "None"]
     assert faces == ["white", COLOURS["mixed"]]
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    labels = legend(figure)
     assert {"a", "b"} < set(labels)
     assert not any("power" in label for label in labels)

@@ -1,18 +1,14 @@
 import numpy as np
 import pandas as pd
 
+from helpers.drawn import bars, every, titles, with_ends
 from howlinear.plots import compress
 
 
 def race(models=("m", "n"), methods=("ours", "rival"), far=2.0):
-    rows = []
-    for model in models:
-        for i, method in enumerate(methods):
-            for kept in (0.8, 0.95):
-                ratio = 1 + (1 - kept) * (i + 1) * far
-                row = {"model": model, "method": method, "kept": kept, "ratio": ratio}
-                rows.append(row | {"ratio_low": ratio - 0.01, "ratio_high": ratio + 0.02})
-    return pd.DataFrame(rows)
+    table = every(model=models, method=methods, kept=(0.8, 0.95))
+    number = table["method"].map(list(methods).index)
+    return with_ends(table.assign(ratio=1 + (1 - table["kept"]) * (number + 1) * far), 0.01, 0.02, "ratio")
 
 
 def names(axis):
@@ -22,15 +18,14 @@ def names(axis):
 def test_a_panel_per_model_and_a_line_per_method():
     table = race()
     figure = compress.pareto(table, ["ours", "rival"])
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) m", "(b) n"]
+    assert titles(figure) == ["(a) m", "(b) n"]
     for axis in figure.axes:
         assert axis.get_yscale() == "log"
         assert axis.xaxis_inverted()
         for container, method in zip(axis.containers, ["ours", "rival"], strict=True):
             rows = table[(table.model == "m") & (table.method == method)].iloc[::-1]  # the largest copy first
-            data, _, (bars,) = container.lines
-            np.testing.assert_allclose(data.get_xydata(), np.stack([100 * rows.kept, rows.ratio], 1))
-            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["ratio_low", "ratio_high"]])
+            np.testing.assert_allclose(container[0].get_xydata(), np.stack([100 * rows.kept, rows.ratio], 1))
+            np.testing.assert_allclose(bars(container), rows[["ratio_low", "ratio_high"]])
         assert set(names(axis)) == {"ours", "rival"}
     looks = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines if len(line.get_xdata()) == 2}
     assert len(looks) >= 2
@@ -65,5 +60,5 @@ def test_a_point_beyond_the_panel_has_no_bar_in_it():
     table = race(["m"], ["far"], far=20.0)
     table["low"] = 1.0
     (axis,) = compress.pareto(table, ["far"], top=3.0).axes
-    _, _, (bars,) = axis.containers[0].lines
-    assert [len(segment) > 0 for segment in bars.get_segments()] == [True, False]  # the smaller copy is not seen
+    segments = axis.containers[0].lines[2][0].get_segments()
+    assert [len(segment) > 0 for segment in segments] == [True, False]  # the smaller copy is not seen

@@ -3,13 +3,8 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers.drawn import legend
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.plots import compression, style
-
-
-def titles(axes):
-    return [axis.get_title(loc="left") for axis in axes]
-
 
 # --- signals and costs
 
@@ -35,7 +30,7 @@ SIGNALS = [
 def test_a_point_per_block_and_what_is_too_low_lies_at_the_floor(points):
     figure = compression.signal_against_cost(points, SIGNALS, floor=1e-3)
     left, right = figure.axes
-    assert titles(figure.axes) == ["(a) first", "(b) second"]
+    assert titles(figure) == ["(a) first", "(b) second"]
     assert [axis.get_xlabel() for axis in figure.axes] == ["one", "two"]
     gpt2, other = left.lines
     np.testing.assert_allclose(gpt2.get_xydata(), [[1, 0.5], [2, 1e-3], [3, 0.01]])
@@ -56,23 +51,18 @@ def test_only_a_signal_in_the_unit_of_the_costs_has_a_diagonal(points):
 
 
 def thin(models=("mini-gpt2", "mini-llama"), blocks=(0, 5)):
-    rows = []
-    for i, model in enumerate(models):
-        for j, block in enumerate(blocks):
-            for rank in (1, 2, 4):
-                r2 = 0.1 * rank + 0.01 * i + 0.02 * j
-                row = {"model": model, "block": block, "share": 0.01 * rank, "r2": r2, "delta": 3 / rank - 0.01 * j}
-                rows.append(row | {"delta_low": row["delta"] - 0.1, "delta_high": row["delta"] + 0.3})
-    points = pd.DataFrame(rows)
-    curves = points.assign(r2_low=points.r2 - 0.05, r2_high=points.r2 + 0.05)[points.share < 0.03]
-    return curves, points
+    table = every(model=models, block=blocks, rank=(1, 2, 4))
+    i, j = table.model.map(list(models).index), table.block.map(list(blocks).index)
+    table = table.assign(share=0.01 * table["rank"], r2=0.1 * table["rank"] + 0.01 * i + 0.02 * j)
+    points = with_ends(table.assign(delta=3 / table["rank"] - 0.01 * j), 0.1, 0.3, "delta")
+    return with_ends(points[points.share < 0.03], 0.05, 0.05, "r2"), points
 
 
 def test_curves_lie_above_and_costs_below():
     curves, points = thin()
     figure = compression.reduced_rank(curves, points, marks=[0.02])
     axes = np.array(figure.axes).reshape(2, 2)
-    assert titles(axes[0]) == ["(a) first block", "(b) last block"]
+    assert titles(figure) == ["(a) first block", "(b) last block"]
     top, bottom = axes[:, 1]
     here = points[points.block == 5]
     for i, (model, rows) in enumerate(here.groupby("model", sort=False)):
@@ -82,10 +72,9 @@ def test_curves_lie_above_and_costs_below():
         np.testing.assert_array_equal(full.get_xydata(), rows[["share", "r2"]].tail(1))
         band = top.collections[i].get_paths()[0].vertices[:, 1]
         assert (band.min(), band.max()) == pytest.approx((drawn.r2_low.min(), drawn.r2_high.max()))
-        data, _, (bars,) = bottom.containers[i].lines
+        data = bottom.containers[i][0]
         np.testing.assert_array_equal(data.get_xydata(), rows[["share", "delta"]])
-        ends = np.array(bars.get_segments())[:, :, 1]
-        np.testing.assert_allclose(ends, rows[["delta_low", "delta_high"]])
+        np.testing.assert_allclose(bars(bottom.containers[i]), rows[["delta_low", "delta_high"]])
         assert to_hex(data.get_color()) == style.look(model)["color"].lower()
     assert (bottom.get_xscale(), bottom.get_yscale(), top.get_yscale()) == ("log", "log", "linear")
     assert bottom.get_ylim()[0] == pytest.approx(points.delta.abs().min() / 3)
@@ -98,7 +87,7 @@ def test_curves_lie_above_and_costs_below():
 def test_there_is_a_column_for_every_place(blocks, places):
     figure = compression.reduced_rank(*thin(["mini-gpt2"], blocks))
     columns = [f"({letter}) {place} block" for letter, place in zip("abc", places, strict=False)]
-    assert titles(figure.axes[: len(places)]) == columns
+    assert titles(figure) == columns
     assert len(figure.axes) == 2 * len(places)
 
 
@@ -106,49 +95,41 @@ def test_there_is_a_column_for_every_place(blocks, places):
 
 
 def at_once(models, ways):
-    rows = []
-    for i, model in enumerate(models):
-        for j, way in enumerate(ways):
-            for count in (1, 2):
-                row = {"model": model, "way": way, "share": 1 - 0.1 * count, "delta": count + i - 0.2 * j}
-                rows.append(row | {"delta_low": row["delta"] - 0.5, "delta_high": row["delta"] + 0.25})
-    return pd.DataFrame(rows)
+    table = every(model=models, way=ways, count=(1, 2))
+    i, j = table["model"].map(list(models).index), table["way"].map(list(ways).index)
+    table = table.assign(share=1 - 0.1 * table["count"], delta=table["count"] + i - 0.2 * j)
+    return with_ends(table, 0.5, 0.25, "delta")
 
 
 @pytest.mark.parametrize(("models", "ways"), [(["m"], ["x"]), (["m", "n"], ["x", "y", "z"]), ([*"mnopq"], [*"uvwxyz"])])
 def test_a_panel_per_model_and_a_line_per_way(models, ways):
     table = at_once(models, ways)
     figure = compression.frontier(table)
-    assert titles(figure.axes) == [f"({letter}) {model}" for letter, model in zip("abcde", models, strict=False)]
+    assert titles(figure) == [f"({letter}) {model}" for letter, model in zip("abcde", models, strict=False)]
     assert legend(figure) == ways
     for axis, model in zip(figure.axes, models, strict=True):
         assert axis.get_yscale() == "log"
         for container, way in zip(axis.containers, ways, strict=True):
             rows = table[(table.model == model) & (table.way == way)]
-            data, _, (bars,) = container.lines
-            np.testing.assert_allclose(data.get_xydata(), np.stack([100 * rows.share, rows.delta], 1))
-            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["delta_low", "delta_high"]])
+            np.testing.assert_allclose(container[0].get_xydata(), np.stack([100 * rows.share, rows.delta], 1))
+            np.testing.assert_allclose(bars(container), rows[["delta_low", "delta_high"]])
 
 
 # --- healing
 
 
 def test_healing_draws_a_point_with_its_interval_for_every_layer_and_model():
-    rows = []
-    for model, shift in (("mini-gpt2", 0.0), ("mini-llama", 1.0)):
-        for layer, delta in (("line", 2.0), ("line, healed", -1.0), ("original, healed", -3.0)):
-            ends = {"delta_low": delta + shift - 0.5, "delta_high": delta + shift + 1}
-            rows.append({"model": model, "layer": layer, "delta": delta + shift} | ends)
-    figure = compression.healing(pd.DataFrame(rows))
+    layers = ["line", "line, healed", "original, healed"]
+    table = every(model=("mini-gpt2", "mini-llama"), layer=layers).assign(delta=[2.0, -1.0, -3.0, 3.0, 0.0, -2.0])
+    figure = compression.healing(with_ends(table, 0.5, 1, "delta"))
     (axis,) = figure.axes
-    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["line", "line, healed", "original, healed"]
+    assert texts(axis.get_yticklabels()) == layers
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
     first, second = axis.containers
     np.testing.assert_allclose(np.asarray(first.lines[0].get_xdata(), float), [2, -1, -3])
     np.testing.assert_allclose(np.asarray(second.lines[0].get_xdata(), float), [3, 0, -2])
     np.testing.assert_allclose(np.diff(np.asarray(first.lines[0].get_ydata(), float)), -1)
-    reach = [line[:, 0] for line in first.lines[2][0].get_segments()]
-    np.testing.assert_allclose(reach, [[1.5, 3], [-1.5, 0], [-3.5, -2]])
+    np.testing.assert_allclose(bars(first, across=True), [[1.5, 3], [-1.5, 0], [-3.5, -2]])
 
 
 # --- nothing to draw

@@ -2,30 +2,28 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgba
 
-from helpers.drawn import points
+from helpers.drawn import bars, every, legend, points, texts, titles, with_ends
 from howlinear.plots import degrees, style
 
 
 def spectra(models=("mini-gpt2", "mini-llama"), blocks=5, highest=3):
-    rows = [(m, b, k) for m in models for b in range(blocks) for k in range(1, highest + 1)]
-    table = pd.DataFrame(rows, columns=["model", "block", "degree"])
+    table = every(model=models, block=range(blocks), degree=range(1, highest + 1))
     r2 = 0.1 * table.degree + 0.05 * table.block + 0.01 * (table.model == models[-1])
-    return table.assign(r2=r2, r2_low=r2 - 0.02, r2_high=r2 + 0.03, hermite=r2 / 2)
+    return with_ends(table.assign(r2=r2, hermite=r2 / 2), 0.02, 0.03, "r2")
 
 
 def test_a_spectrum_has_a_panel_a_model_and_a_curve_a_degree():
     table = spectra()
-    axes = degrees.spectrum(table).axes
-    assert [axis.get_title(loc="left") for axis in axes] == ["(a) mini-gpt2", "(b) mini-llama"]
-    for axis, model in zip(axes, table.model.unique(), strict=True):
+    figure = degrees.spectrum(table)
+    assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama"]
+    for axis, model in zip(figure.axes, table.model.unique(), strict=True):
         for degree in (1, 2, 3):
             mine = table[(table.model == model) & (table.degree == degree)]
             np.testing.assert_allclose(points(axis, f"degree {degree}"), mine[["block", "r2"]])
         line = table[(table.model == model) & (table.degree == 1)]
         np.testing.assert_allclose(points(axis, "Hermite, Gaussian inputs"), line[["block", "hermite"]])
-        ends = axis.containers[0].lines[2][0].get_segments()
-        np.testing.assert_allclose([end[:, 1] for end in ends], line[["r2_low", "r2_high"]])
-    assert axes[0].get_ylim()[0] <= -0.02
+        np.testing.assert_allclose(bars(axis.containers[0]), line[["r2_low", "r2_high"]])
+    assert figure.axes[0].get_ylim()[0] <= -0.02
 
 
 def test_a_spectrum_goes_below_zero_but_not_without_end():
@@ -42,9 +40,7 @@ def foretold():
     )
     table["r2_limit"] = [0.5, 0.5, 0.6, 0.6, 0.95, 0.4, 0.7]
     table["r2_gaussian"] = [0.45, 0.45, 0.65, 0.65, 0.6, 0.35, 0.75]
-    for name in ("r2_limit", "r2_gaussian"):
-        table[f"{name}_low"], table[f"{name}_high"] = table[name] - 0.02, table[name] + 0.01
-    return table.assign(massive_share=[0, 0, 0, 0, 0.8, 0, 0])
+    return with_ends(table.assign(massive_share=[0, 0, 0, 0, 0.8, 0, 0]), 0.02, 0.01, "r2_limit", "r2_gaussian")
 
 
 def test_a_block_stands_where_its_prediction_and_its_limit_meet_and_again_without_massive_rows():
@@ -53,9 +49,8 @@ def test_a_block_stands_where_its_prediction_and_its_limit_meet_and_again_withou
     np.testing.assert_allclose(points(axis, "mini-gpt2, ordinary rows"), [[0.35, 0.4]])
     np.testing.assert_allclose(points(axis, "mini-llama"), [[0.75, 0.7]])
     assert axis.get_legend_handles_labels()[1] == ["mini-gpt2", "mini-gpt2, ordinary rows", "mini-llama"]
-    assert any(
-        np.array_equal(line.get_xydata(), [[0.6, 0.95], [0.35, 0.4]]) for line in axis.lines
-    )  # that they are one
+    both = [[0.6, 0.95], [0.35, 0.4]]
+    assert any(np.array_equal(line.get_xydata(), both) for line in axis.lines)  # that they are one
     across, up = (bars.get_segments() for bars in axis.containers[0].lines[2])
     np.testing.assert_allclose([end[:, 0] for end in across], [[0.43, 0.46], [0.63, 0.66], [0.58, 0.61]])
     np.testing.assert_allclose([end[:, 1] for end in up], [[0.48, 0.51], [0.58, 0.61], [0.93, 0.96]])
@@ -72,8 +67,7 @@ def curves():
     table = pd.DataFrame(kernels, columns=["kernel", "rows"])
     tables = [table.assign(model=model, block=block) for model, block in (("mini-gpt2", 6), ("mini-pythia", 4))]
     table = pd.concat(tables, ignore_index=True)
-    r2 = np.linspace(0.5, 0.9, len(table))
-    return table.assign(r2=r2, r2_low=r2 - 0.01, r2_high=r2 + 0.01)
+    return with_ends(table.assign(r2=np.linspace(0.5, 0.9, len(table))), 0.01, 0.01, "r2")
 
 
 POOLED = pd.DataFrame({"model": ["mini-gpt2", "mini-pythia"], "degree": 2, "r2": [0.6, 0.7]})
@@ -83,16 +77,16 @@ FREE = pd.DataFrame({"model": ["mini-gpt2", "mini-pythia"] * 2, "neurons": [9, 9
 def test_kernel_curves_stand_beside_the_neurons_bounds_and_the_streamed_products():
     table = curves()
     streamed = pd.DataFrame({"model": ["mini-gpt2"] * 2, "block": 6, "rows": [800, 1_600], "r2": [0.8, 0.85]})
-    axes = degrees.kernel_curves(table, POOLED, FREE, streamed).axes
-    titles = [axis.get_title(loc="left") for axis in axes]
-    assert titles == ["(a) mini-gpt2, block 6", "(b) mini-pythia, block 4"]
+    figure = degrees.kernel_curves(table, POOLED, FREE, streamed)
+    axes = figure.axes
+    assert titles(figure) == ["(a) mini-gpt2, block 6", "(b) mini-pythia, block 4"]
     bounds = {"mini-gpt2": (0.6, 0.65), "mini-pythia": (0.7, 0.75)}
     for axis, (model, (pooled, free)) in zip(axes, bounds.items(), strict=True):
         mine = table[(table.model == model) & (table.kernel == "degree 2")]
         np.testing.assert_allclose(points(axis, "degree 2 kernel"), mine[["rows", "r2"]])
         assert set(points(axis, "neurons, degree 2")[:, 1]) == {pooled}
         assert set(points(axis, "neurons' squares, each free")[:, 1]) == {free}
-        assert [label.get_text() for label in axis.get_xticklabels()] == ["100", "400", "1,600"]
+        assert texts(axis.get_xticklabels()) == ["100", "400", "1,600"]
     np.testing.assert_allclose(points(axes[0], "degree 2, streamed"), streamed[["rows", "r2"]])
     assert "degree 2, streamed" not in axes[1].get_legend_handles_labels()[1]
 
@@ -100,7 +94,7 @@ def test_kernel_curves_stand_beside_the_neurons_bounds_and_the_streamed_products
 def test_kernel_curves_need_no_streamed_products():
     nothing = pd.DataFrame(columns=["model", "block", "rows", "r2"])
     axes = degrees.kernel_curves(curves(), POOLED, FREE, nothing).axes
-    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["100", "400"]
+    assert texts(axes[0].get_xticklabels()) == ["100", "400"]
 
 
 def test_products_needed_are_drawn_from_the_first_product_on():
@@ -111,16 +105,16 @@ def test_products_needed_are_drawn_from_the_first_product_on():
     stars = [line for line in axis.lines if line.get_marker() == "*" and len(line.get_xdata())]
     np.testing.assert_allclose(stars[0].get_xydata(), [[1, 0.2], [4, 0.4]])
     assert stars[0].get_color() == style.look("mini-pythia")["color"]
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "4", "16", "64"]
+    assert texts(axis.get_xticklabels()) == ["1", "4", "16", "64"]
     assert len(degrees.products_needed(neurons, probes.iloc[:0]).axes) == 1  # of blocks that were not probed
 
 
 def test_training_shows_every_degree_of_every_family():
-    rows = [(family, step, degree) for family in ("gpt2", "pythia") for step in (0, 10, 100) for degree in (1, 2)]
-    table = pd.DataFrame(rows, columns=["family", "step", "degree"])
+    table = every(family=("gpt2", "pythia"), step=(0, 10, 100), degree=(1, 2))
     table = table.assign(r2=0.1 * table.degree + table.step / 1_000, spread=1 + table.step / 100)
-    left, right = degrees.training(table).axes
-    assert [axis.get_title(loc="left")[:3] for axis in (left, right)] == ["(a)", "(b)"]
+    figure = degrees.training(table)
+    left, right = figure.axes
+    assert titles(figure) == ["(a) spectrum", "(b) pre-activations"]
     for family in ("gpt2", "pythia"):
         for degree in (1, 2):
             mine = table[(table.family == family) & (table.degree == degree)]
@@ -129,6 +123,5 @@ def test_training_shows_every_degree_of_every_family():
     shades = {to_rgba(line.get_color()) for line in left.lines}
     assert len(shades) == 2  # a shade a degree; the line style tells families apart
     assert len({line.get_linestyle() for line in left.lines}) == 2
-    (below,) = left.figure.legends
-    assert [text.get_text() for text in below.get_texts()] == ["degree 1", "degree 2"]
+    assert legend(figure) == ["degree 1", "degree 2"]
     assert left.get_legend() is None  # it would lie on the lines

@@ -4,22 +4,16 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
+from helpers.drawn import bars, every, legend, titles, with_ends
 from howlinear.plots import dynamics, style
 
 STEPS = [0, 1, 10, 100]
 
 
-def titles(axes):
-    return [axis.get_title(loc="left") for axis in axes]
-
-
 def film_of(run, blocks=3):
-    rows = []
-    for i, step in enumerate(STEPS):
-        for block in range(blocks):
-            r2 = 0.9 - 0.1 * i + 0.01 * block
-            rows.append({"run": run, "step": step, "block": block, "r2": r2, "r2_low": r2 - 0.02, "r2_high": r2 + 0.03})
-    return pd.DataFrame(rows)
+    table = every(run=[run], step=STEPS, block=range(blocks))
+    r2 = 0.9 - 0.1 * table.step.map(STEPS.index) + 0.01 * table.block
+    return with_ends(table.assign(r2=r2), 0.02, 0.03, "r2")
 
 
 def assert_film(axis, table):
@@ -45,14 +39,14 @@ def test_a_film_has_a_line_and_a_band_for_every_block_from_dark_to_light(blocks)
 
 def test_the_live_model_and_what_it_learns():
     course = pd.DataFrame({"step": STEPS, "loss": [8.0, 7, 6, 5], "rank": [30.0, 20, 2, 4]})
-    left, right, ranks = dynamics.live(film_of("live"), course, unigram=6.5).axes
+    figure = dynamics.live(film_of("live"), course, unigram=6.5)
+    left, right, ranks = figure.axes
     assert_film(left, film_of("live"))
-    assert titles([left, right]) == ["(a) live", "(b) what it learns meanwhile"]
+    assert titles(figure) == ["(a) live", "(b) what it learns meanwhile"]
     np.testing.assert_array_equal(right.lines[0].get_xydata(), course[["step", "loss"]])
     assert set(right.lines[1].get_ydata()) == {6.5}
     np.testing.assert_array_equal(ranks.lines[0].get_xydata(), course[["step", "rank"]])
-    legend = [text.get_text() for text in right.get_legend().get_texts()]
-    assert legend == ["held-out loss", "unigram loss", "effective rank"]
+    assert legend(right) == ["held-out loss", "unigram loss", "effective rank"]
 
 
 @pytest.mark.parametrize("runs", [["mini-gpt2"], ["mini-gpt2", "other"]])
@@ -70,7 +64,7 @@ def test_a_column_for_every_film(runs):
     figure = dynamics.films(tables, spreads, pd.DataFrame({"run": runs, "peak_step": 10}))
     tops, bottoms = np.array(figure.axes[: 2 * len(runs)]).reshape(2, len(runs))
     losses = figure.axes[2 * len(runs) : 3 * len(runs)]
-    assert titles(tops) == [f"({letter}) {run}" for letter, run in zip("abcd", runs, strict=False)]
+    assert titles(figure) == [f"({letter}) {run}" for letter, run in zip("abcd", runs, strict=False)]
     for top, bottom, loss, run in zip(tops, bottoms, losses, runs, strict=True):
         assert_film(top, tables[tables.run == run])
         assert set(top.lines[-1].get_xdata()) == {10}
@@ -81,14 +75,13 @@ def test_a_column_for_every_film(runs):
         np.testing.assert_array_equal(loss.lines[0].get_xydata(), rows[["step", "loss"]])
         assert bottom.lines[0].get_color() == style.look(run)["color"]
     assert [label.get_text() for label in figure.axes[-1].get_yticklabels()] == ["first\nblock", "last"]
-    (legend,) = figure.legends  # of the lower row, where no axis says what is dotted and what shaded
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["spread", "as far as errors could move it", "held-out loss, right axis"]
-    spread, loss = legend.get_lines()
+    # of the lower row, where no axis says what is dotted and what shaded
+    assert legend(figure) == ["spread", "as far as errors could move it", "held-out loss, right axis"]
+    spread, loss = figure.legends[0].get_lines()
     assert (spread.get_color(), spread.get_linestyle()) == (style.GREY, "-")
     assert (loss.get_color(), loss.get_linestyle()) == (losses[0].lines[0].get_color(), ":")
     figure.canvas.draw()
-    assert legend.get_window_extent().y1 < min(axis.get_tightbbox().y0 for axis in bottoms)
+    assert figure.legends[0].get_window_extent().y1 < min(axis.get_tightbbox().y0 for axis in bottoms)
 
 
 def passages_of(lags):
@@ -109,17 +102,15 @@ def test_times_with_the_measured_steps_around_them_and_what_never_happened_left_
     summary = pd.DataFrame({"run": list(lags), "loss_settles": [70.0, 80.0, 90.0]})
     figure = dynamics.settling(passages_of(lags), summary, runs)
     leaves, settles, lagging = figure.axes
-    assert titles(figure.axes) == ["(a) leaves", "(b) settles", "(c) lag"]
+    assert titles(figure) == ["(a) leaves", "(b) settles", "(c) lag"]
     for axis in (leaves, settles):
         for i, container in enumerate(axis.containers):
-            data, _, (bars,) = container.lines
-            np.testing.assert_array_equal(data.get_xydata(), [[0, 10 + i], [1, 20 + i], [2, 30 + i]])
-            ends = np.array(bars.get_segments())[:, :, 1]
-            np.testing.assert_array_equal(ends, [[8 + i, 15 + i], [18 + i, 25 + i], [28 + i, 35 + i]])
+            np.testing.assert_array_equal(container[0].get_xydata(), [[0, 10 + i], [1, 20 + i], [2, 30 + i]])
+            np.testing.assert_array_equal(bars(container), [[8 + i, 15 + i], [18 + i, 25 + i], [28 + i, 35 + i]])
         assert axis.get_yscale() == "log"
     across = [line for line in settles.lines if len(set(line.get_ydata())) == 1]
     assert [line.get_ydata()[0] for line in across] == [70, 80]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == runs
+    assert legend(figure) == runs
     # from the bottom up: the last run first, its dots and its median
     dots, medians = lagging.lines[0:6:2], lagging.lines[1:6:2]
     assert [line.get_ydata()[0] for line in medians] == ["gpt2-docs-0", "mini-llama", "mini-gpt2"]

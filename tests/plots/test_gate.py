@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import legend
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.plots import gate, style
 
 KINDS = {"gate": 0.6, "oracle": 0.7, "random": 0.3}
@@ -11,40 +11,29 @@ DRAWN = ("gate", "gate, first line", "oracle", "random")  # as curves
 
 def costs(*models, blocks=3):
     """Shares that fall with depth; intervals that reach further up than down; all tokens in a kind of their own."""
-    rows = []
-    for model in models:
-        for block in range(blocks):
-            for kind, share in {**KINDS, "random, as many": 0.6, "all": 1.0}.items():
-                here = share if kind == "all" else share - 0.1 * block
-                row = {"model": model, "block": block, "kind": kind, "share": here}
-                rows.append(row | {"share_low": here - 0.02, "share_high": here + 0.03})
-    return pd.DataFrame(rows)
+    shares = {**KINDS, "random, as many": 0.6, "all": 1.0}
+    table = every(model=models, block=range(blocks), kind=shares)
+    share = table["kind"].map(shares) - 0.1 * table["block"] * (table["kind"] != "all")
+    return with_ends(table.assign(share=share), 0.02, 0.03, "share")
 
 
 def curve(*models):
-    rows = []
-    for model in models:
-        for number, kind in enumerate(DRAWN):
-            for share in (0.5, 1.0):
-                rise = 0.05 * share * (number + 1)
-                row = {"model": model, "block": 7, "kind": kind, "share": share, "rise": rise}
-                rows.append(row | {"rise_low": rise - 0.01, "rise_high": rise + 0.02})
-    return pd.DataFrame(rows)
+    table = every(model=models, block=[7], kind=DRAWN, share=(0.5, 1.0))
+    rise = 0.05 * table["share"] * (table["kind"].map(DRAWN.index) + 1)
+    return with_ends(table.assign(rise=rise), 0.01, 0.02, "rise")
 
 
 def test_shares_have_a_panel_per_model_and_a_mark_per_kind():
     table = costs("mini-gpt2", "mini-llama")
     figure = gate.shares(table, (0.25, 0.56))
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
+    assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama"]
     for ax, model in zip(figure.axes, ("mini-gpt2", "mini-llama"), strict=True):
         assert len(ax.containers) == len(KINDS)  # neither all tokens nor as many at random
         for container, kind in zip(ax.containers, KINDS, strict=True):
             of_kind = table[(table["model"] == model) & (table["kind"] == kind)]
-            data, _, (bars,) = container.lines
-            np.testing.assert_allclose(data.get_ydata().astype(float), 100 * of_kind["share"])
-            np.testing.assert_allclose(data.get_xdata().astype(float), of_kind["block"], atol=0.4)
-            ends = np.array(bars.get_segments())[:, :, 1]
-            np.testing.assert_allclose(ends, 100 * of_kind[["share_low", "share_high"]])
+            np.testing.assert_allclose(container[0].get_ydata().astype(float), 100 * of_kind["share"])
+            np.testing.assert_allclose(container[0].get_xdata().astype(float), of_kind["block"], atol=0.4)
+            np.testing.assert_allclose(bars(container), 100 * of_kind[["share_low", "share_high"]])
         faces = [container.lines[0].get_markerfacecolor() for container in ax.containers]
         assert faces[0] == style.look(model)["color"]
         assert faces[1] == "white"
@@ -93,7 +82,7 @@ def test_blocks_that_lie_apart_stand_side_by_side_under_their_own_numbers():
     table = costs("m")
     table["block"] = table["block"].map({0: 0, 1: 11, 2: 28})
     (ax,) = gate.shares(table, (0.25, 0.56)).axes
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "11", "28"]
+    assert texts(ax.get_xticklabels()) == ["0", "11", "28"]
     for place, tick in enumerate(ax.get_xticks()):
         nearest = [container.lines[0].get_xdata()[place] for container in ax.containers]
         np.testing.assert_allclose(nearest, tick, atol=0.4)

@@ -5,19 +5,14 @@ from matplotlib.colors import to_rgba
 from matplotlib.contour import QuadContourSet
 from matplotlib.text import Annotation
 
-from helpers.drawn import titles
+from helpers.drawn import bars, every, legend, texts, titles
 from howlinear.plots import optimisers, style
 
 MODELS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
 
 
-def labels(legend):
-    return [text.get_text() for text in legend.get_texts()]
-
-
 def scores(scalings=("raw", "whitened"), names=("SGD", "Adam", "Muon")):
-    rows = [(scaling, name, step) for scaling in scalings for name in names for step in (1, 10, 100)]
-    table = pd.DataFrame(rows, columns=["scaling", "optimiser", "step"])
+    table = every(scaling=scalings, optimiser=names, step=(1, 10, 100))
     return table.assign(reached=np.linspace(-0.5, 0.8, len(table)) ** 3)
 
 
@@ -27,7 +22,7 @@ def test_paths_have_a_panel_for_each_scaling_and_a_line_for_each_optimiser(scali
     figure = optimisers.paths(table, exact=0.6, low=0.55, high=0.7, batch=32)
     letters = "abc"[: len(scalings)]
     assert titles(figure) == [f"({letter}) {name} inputs" for letter, name in zip(letters, scalings, strict=True)]
-    assert labels(figure.legends[0]) == ["closed form", "SGD", "Adam", "Muon"]
+    assert legend(figure) == ["closed form", "SGD", "Adam", "Muon"]
     for axis, scaling in zip(figure.axes, scalings, strict=True):
         closed, *paths = axis.lines
         np.testing.assert_allclose(closed.get_ydata(), 0.6)
@@ -52,7 +47,6 @@ def test_no_optimiser_has_a_colour_that_stands_for_a_model():
 
 
 def test_adam_and_adamw_can_both_be_seen_where_their_paths_coincide():
-    style.use()
     table = pd.DataFrame({"scaling": "raw", "step": [1, 10, 100], "reached": [0.1, 0.3, 0.5]})
     both = pd.concat([table.assign(optimiser=name) for name in ("Adam", "AdamW")])
 
@@ -70,15 +64,13 @@ def test_adam_and_adamw_can_both_be_seen_where_their_paths_coincide():
 
 
 def profiles():
-    rows = [(model, way, block) for model in MODELS for way in ("GD", "momentum", "Adam") for block in range(4)]
-    table = pd.DataFrame(rows, columns=["model", "way", "block"])
+    table = every(model=MODELS, way=("GD", "momentum", "Adam"), block=range(4))
     number = np.arange(len(table))
     return table.assign(condition=10.0 + number, gap=0.001 * number)
 
 
 def directions():
-    rows = [(way, loudness) for way in ("GD, run", "Adam") for loudness in (1e-4, 1e-2, 1.0)]
-    table = pd.DataFrame(rows, columns=["way", "loudness"])
+    table = every(way=("GD, run", "Adam"), loudness=(1e-4, 1e-2, 1.0))
     return table.assign(share=[0.1, 0.2, 0.3] * 2, learned=[0.1, 0.5, 1.0, -5.0, 0.7, 9.0])
 
 
@@ -87,7 +79,7 @@ def test_shortfalls_are_drawn_by_condition_and_ways_of_training_are_told_apart()
     figure = optimisers.shortfall(table, directions(), 50, "a-gpt2, block 3")
     blocks, _ = figure.axes
     assert titles(figure) == ["(a) all blocks, raw inputs", "(b) a-gpt2, block 3"]
-    assert labels(blocks.get_legend()) == [*MODELS, "GD", "momentum", "Adam"]
+    assert legend(blocks) == [*MODELS, "GD", "momentum", "Adam"]
     points = [line for line in blocks.lines if len(line.get_xdata()) == 4]
     looks = set()
     for line, ((model, _), group) in zip(points, table.groupby(["model", "way"], sort=False), strict=True):
@@ -108,15 +100,15 @@ def test_the_legend_lies_on_no_block(upwards):
     figure = optimisers.shortfall(table.assign(gap=gaps if upwards else gaps[::-1]), directions(), 50, "")
     figure.canvas.draw()
     blocks = figure.axes[0]
-    legend = blocks.get_legend().get_window_extent()
+    taken = blocks.get_legend().get_window_extent()
     points = blocks.transData.transform(blocks.lines[0].get_xydata())
-    assert not any(legend.contains(*point) for point in points)
+    assert not any(taken.contains(*point) for point in points)
 
 
 def test_directions_are_drawn_by_loudness_with_their_share_as_area_beside_theory():
     table = directions()
     _, modes = optimisers.shortfall(profiles(), table, 50, "").axes
-    assert labels(modes.get_legend()) == ["GD, run", "Adam", "GD, theory"]
+    assert legend(modes) == ["GD, run", "Adam", "GD, theory"]
     for points, way in zip(modes.collections, ("GD, run", "Adam"), strict=True):
         group = table[table.way == way]
         learned = group.learned.clip(-0.2, 1.3)
@@ -140,14 +132,12 @@ def test_the_baseline_stands_beside_the_closed_form_block_by_block():
             rows.append(row | {"gap": gap, "gap_low": gap - 0.05, "gap_high": gap + 0.02})
     figure = optimisers.baseline(pd.DataFrame(rows))
     (axis,) = figure.axes
-    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["planted", "mini-gpt2\n0", "mini-gpt2\n10"]
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert set(labels) == {"closed form", "SGD, untuned", "AdamW, untuned"}
+    assert texts(axis.get_xticklabels()) == ["planted", "mini-gpt2\n0", "mini-gpt2\n10"]
+    assert set(legend(figure)) == {"closed form", "SGD, untuned", "AdamW, untuned"}
     sgd, adam = axis.containers
     np.testing.assert_allclose(np.asarray(sgd.lines[0].get_ydata(), float), [0.15, 0.1, -0.2])
     np.testing.assert_allclose(np.asarray(adam.lines[0].get_ydata(), float), [0.85, 0.8, 0.5])
-    reach = [line[:, 1] for line in adam.lines[2][0].get_segments()]
-    np.testing.assert_allclose(reach, [[0.83, 0.9], [0.78, 0.85], [0.48, 0.55]])
+    np.testing.assert_allclose(bars(adam), [[0.83, 0.9], [0.78, 0.85], [0.48, 0.55]])
 
 
 def test_the_valley_has_contours_and_the_walk_with_its_steps():

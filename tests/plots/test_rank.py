@@ -4,21 +4,15 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
 
-from howlinear.core.intervals import Estimate
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.plots import rank, style
 
 
 def blocks(*models, count=3, largest=30.0):
     """Blocks on the diagonal less 0.1, with intervals that reach 0.01 down and 0.02 up."""
-    rows = []
-    for i, model in enumerate(models):
-        for block in range(count):
-            r2 = 0.5 + 0.1 * i + 0.01 * block
-            ends = {"r2_low": r2 - 0.01, "r2_high": r2 + 0.02, "median_r2_low": r2 - 0.11, "median_r2_high": r2 - 0.08}
-            rows.append(
-                {"model": model, "block": block, "r2": r2, "median_r2": r2 - 0.1, "effective_rank": largest} | ends
-            )
-    return pd.DataFrame(rows)
+    table = every(model=models, block=range(count)).assign(effective_rank=largest)
+    r2 = 0.5 + 0.1 * table["model"].map(models.index) + 0.01 * table["block"]
+    return with_ends(table.assign(r2=r2, median_r2=r2 - 0.1), 0.01, 0.02, "r2", "median_r2")
 
 
 def planted():
@@ -41,8 +35,7 @@ def test_median_draws_each_block_where_it_lies_in_its_models_colour():
     drawn = offsets(figure)
     for points, (_, of_model) in zip(drawn, table.groupby("model", sort=False), strict=False):
         np.testing.assert_allclose(points, of_model[["r2", "median_r2"]])
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["mini-gpt2", "mini-llama", "rank 1", "rank 10", "rank 40"]
+    assert legend(figure) == ["mini-gpt2", "mini-llama", "rank 1", "rank 10", "rank 40"]
     colours = [c.get_facecolor()[0] for c in figure.axes[0].collections if c.get_label() in ("mini-gpt2", "mini-llama")]
     for colour, model in zip(colours, ("mini-gpt2", "mini-llama"), strict=True):
         np.testing.assert_allclose(colour[:3], plt.matplotlib.colors.to_rgb(style.look(model)["color"]))
@@ -61,7 +54,7 @@ def test_medians_area_grows_with_rank_and_its_legend_with_the_largest():
     large = rank.median(blocks("mini-gpt2", largest=200.0))
     areas = [figure.axes[0].collections[-4].get_sizes()[0] for figure in (small, large)]
     assert areas[1] > 20 * areas[0]
-    assert [text.get_text() for text in large.legends[0].get_texts()][-1] == "rank 100"
+    assert legend(large)[-1] == "rank 100"
     for figure in (small, large):  # a model's point is as large in every legend
         assert figure.legends[0].legend_handles[0].get_sizes() == [rank.LEGEND_AREA]
 
@@ -69,7 +62,7 @@ def test_medians_area_grows_with_rank_and_its_legend_with_the_largest():
 def test_median_names_the_planted_block_that_lies_far_below_alone():
     figure = rank.median(blocks("mini-gpt2"), planted())
     ax = figure.axes[0]
-    assert [text.get_text() for text in ax.texts] == ["planted: one\nloud feature"]
+    assert texts(ax.texts) == ["planted: one\nloud feature"]
     assert ax.texts[0].get_position()[1] == 0.0
     diamonds = [tuple(points[0]) for points in offsets(figure)[1:3]]
     assert diamonds == [(0.99, 0.0), (0.98, 0.97)]
@@ -81,12 +74,8 @@ def test_median_names_the_planted_block_that_lies_far_below_alone():
 
 
 def published(*models):
-    rows = [
-        {"model": model, "block": block, "r2_lin": 0.1 + 0.3 * block, "r2_perfeature_median": 0.05, "rrr_rank90": 7}
-        for model in models
-        for block in range(3)
-    ]
-    return pd.DataFrame(rows)
+    table = every(model=models, block=range(3)).assign(r2_perfeature_median=0.05, rrr_rank90=7)
+    return table.assign(r2_lin=0.1 + 0.3 * table["block"])
 
 
 @pytest.mark.parametrize("name", ["median", "reduced"])
@@ -100,40 +89,25 @@ def test_the_papers_points_lie_behind_thin_and_grey(name):
     assert line.get_color() == style.GREY
     assert line.get_zorder() == 1
     assert axis.get_xlim()[0] < 0.1  # in sight
-    assert "gpt2, the paper" in [text.get_text() for text in figure.legends[0].get_texts()]
-    without = getattr(rank, name)(table)
-    assert not any("the paper" in text.get_text() for text in without.legends[0].get_texts())
+    assert "gpt2, the paper" in legend(figure)
+    assert not any("the paper" in entry for entry in legend(getattr(rank, name)(table)))
 
 
 def loudest(*models, count=2, counts=(0, 1, 4)):
-    rows = []
-    for kind, step in (("features", 0.1), ("directions", 0.2)):
-        for model in models:
-            for block in range(count):
-                for i, left_out in enumerate(counts):
-                    r2 = 0.9 - 0.2 * block - step * i
-                    row = {"model": model, "block": block, "axis": kind, "left_out": left_out, "r2": r2}
-                    rows.append(row)
-    return pd.DataFrame(rows)
+    table = every(axis=("features", "directions"), model=models, block=range(count), left_out=counts)
+    step = table["axis"].map({"features": 0.1, "directions": 0.2})
+    return table.assign(r2=0.9 - 0.2 * table["block"] - step * table["left_out"].map(counts.index))
 
 
 def bands(*models, count=2, number=3):
-    rows = []
-    for model in models:
-        for block in range(count):
-            for band in range(1, number + 1):
-                rows.append({"model": model, "block": block, "band": band, "r2": 0.8 - 0.1 * band - 0.2 * block})
-    return pd.DataFrame(rows)
+    table = every(model=models, block=range(count), band=range(1, number + 1))
+    return table.assign(r2=0.8 - 0.1 * table["band"] - 0.2 * table["block"])
 
 
 def rises(*models, count=2):
-    rows = []
-    for i, model in enumerate(models):
-        for block in range(count):
-            heaviest = Estimate(0.01 * (i + 1), 0.01 * (i + 1) - 0.005, 0.01 * (i + 1) + 0.01)
-            row = {"model": model, "block": block, "rise_without_first": -0.01}
-            rows.append(row | heaviest.columns("rise_without_heaviest"))
-    return pd.DataFrame(rows)
+    table = every(model=models, block=range(count)).assign(rise_without_first=-0.01)
+    table["rise_without_heaviest"] = 0.01 * (table["model"].map(models.index) + 1)
+    return with_ends(table, 0.005, 0.01, "rise_without_heaviest")
 
 
 def carried(*models, count=2, **options):
@@ -151,10 +125,10 @@ def test_carried_draws_a_thin_line_per_block_and_the_mean_over_them():
         np.testing.assert_allclose(lines[1].get_ydata(), [0.7, 0.7 - step, 0.7 - 2 * step])
         np.testing.assert_allclose(lines[2].get_ydata(), [0.8, 0.8 - step, 0.8 - 2 * step])
         assert lines[2].get_linewidth() > lines[0].get_linewidth()
-        assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "1", "4"]
+        assert texts(ax.get_xticklabels()) == ["0", "1", "4"]
     tokens = figure.axes[2]
     np.testing.assert_allclose(tokens.get_lines()[0].get_ydata(), [0.7, 0.6, 0.5])
-    assert [tick.get_text() for tick in tokens.get_xticklabels()] == ["frequent", "2", "rare"]
+    assert texts(tokens.get_xticklabels()) == ["frequent", "2", "rare"]
 
 
 def test_carrieds_rows_lie_side_by_side_with_their_intervals():
@@ -166,8 +140,8 @@ def test_carrieds_rows_lie_side_by_side_with_their_intervals():
             np.asarray(container.lines[0].get_xdata(), float), np.arange(4) + rank.SIDE_BY_SIDE * (i - 1)
         )
         np.testing.assert_allclose(np.asarray(container.lines[0].get_ydata(), float), 0.01 * (i + 1))
-        for segment in container.lines[2][0].get_segments():
-            np.testing.assert_allclose(segment[:, 1], [0.01 * (i + 1) - 0.005, 0.01 * (i + 1) + 0.01])
+        for ends in bars(container):
+            np.testing.assert_allclose(ends, [0.01 * (i + 1) - 0.005, 0.01 * (i + 1) + 0.01])
     first = [line for line in ax.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
     assert len(first) == 3
     np.testing.assert_allclose(first[0].get_ydata(), -0.01)
@@ -180,7 +154,7 @@ def test_carried_shows_one_planted_curve_for_each_kind():
     figure = carried("mini-gpt2", planted=curve)
     for ax, values in zip(figure.axes[:2], ([0.9, 0, 0], [0.8, 0.1, 0]), strict=True):
         np.testing.assert_allclose(ax.get_lines()[-1].get_ydata(), values)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mini-gpt2", "planted"]
+    assert legend(figure) == ["mini-gpt2", "planted"]
 
 
 def needed(*models):
@@ -197,9 +171,8 @@ def test_reduced_draws_both_ranks_of_every_block_that_has_them():
         np.testing.assert_allclose(filled.get_ydata(), [1, 8])
         np.testing.assert_allclose(hollow.get_ydata(), [9, 9])
         assert hollow.get_markerfacecolor() == "white"
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["mini-gpt2", "mini-pythia", "for 90 %", "for 95 %"]
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) R² and rank", "(b) two measures of rank"]
+    assert legend(figure) == ["mini-gpt2", "mini-pythia", "for 90 %", "for 95 %"]
+    assert titles(figure) == ["(a) R² and rank", "(b) two measures of rank"]
 
 
 @pytest.mark.parametrize("count", [1, 48])
@@ -221,12 +194,12 @@ def test_axes_draws_every_output_with_the_pooled_line_and_the_median():
         }
     )
     figure = rank.axes(outputs, r2=0.8, model="mini-gpt2")
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) along features", "(b) along directions"]
+    assert titles(figure) == ["(a) along features", "(b) along directions"]
     for axis, (_, mine), median in zip(figure.axes, outputs.groupby("axis", sort=False), (0.8, 0.1), strict=True):
         (points,) = axis.collections
         np.testing.assert_allclose(points.get_offsets(), np.c_[mine["share"], mine["r2"].clip(lower=-0.2)])
         pooled, middle = axis.get_lines()
         assert pooled.get_ydata()[0] == 0.8
         assert middle.get_ydata()[0] == median
-        assert [text.get_text() for text in axis.get_legend().get_texts()] == ["pooled, 0.80", f"median, {median:.2f}"]
+        assert legend(axis) == ["pooled, 0.80", f"median, {median:.2f}"]
         assert axis.get_xscale() == "log"

@@ -1,5 +1,9 @@
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
+import pytest
 
+from helpers.drawn import legend, titles
 from howlinear.plots import style
 
 
@@ -36,7 +40,8 @@ def test_the_models_of_a_run_keep_their_looks_in_every_figure():
 
 
 def test_error_bars_reach_from_the_value_to_both_ends():
-    bars = style.error_bars([1.0, 2.0], [0.5, 1.75], [3.0, 2.0])
+    table = pd.DataFrame({"r2": [1, 2], "r2_low": [0.5, 1.75], "r2_high": [3.0, 2.0]})
+    bars = style.error_bars(table, "r2")
     np.testing.assert_array_equal(bars, [[0.5, 0.25], [2.0, 0.0]])
 
 
@@ -47,6 +52,28 @@ def test_rows_of_panels_are_as_even_as_can_be():
 
 def test_a_grid_has_a_titled_panel_for_each_name_and_nothing_in_the_rest():
     figure, panels = style.panel_grid(["a", "b", "c"], 2.0, "up", most=2)
-    assert [panel.get_title(loc="left") for panel in panels.values()] == ["(a) a", "(b) b", "(c) c"]
+    assert titles(figure) == ["(a) a", "(b) b", "(c) c"]
     assert [axis.axison for axis in figure.axes] == [True, True, True, False]
     assert [panel.get_ylabel() for panel in panels.values()] == ["up", "", "up"]
+
+
+def test_a_legend_names_what_several_panels_show_once():
+    figure, (left, right) = plt.subplots(1, 2)
+    for panel, names in ((left, "ab"), (right, "bc")):
+        for name in names:
+            panel.plot([0, 1], label=name)
+    style.legend(left, right)
+    assert legend(figure) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "few", "ticks"), [(2, 2, [0, 1]), (4, 4, [0, 1, 2, 3]), (5, 4, [0, 2, 4]), (18, 2, [0, 5, 10, 15])]
+)
+def test_of_more_blocks_fewer_are_marked(blocks, few, ticks):
+    axis = plt.figure().add_subplot()
+    style.mark_blocks(axis, pd.Series(range(blocks)), few)
+    assert axis.get_xticks().tolist() == ticks
+
+
+def test_models_stand_side_by_side_about_their_place():
+    assert style.side_by_side(["a", "b", "a", "c"], 0.5) == {"a": -0.5, "b": 0.0, "c": 0.5}

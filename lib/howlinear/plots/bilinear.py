@@ -12,7 +12,7 @@ from matplotlib.ticker import ScalarFormatter
 from howlinear.plots import style
 
 _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
-_DEEP = 16  # blocks; beyond it labels at every other one run into each other
+_DEEP = 16  # blocks; more of them stand so close that points must be further apart
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
 _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of a block, where its line ends
 
@@ -36,12 +36,13 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
     if published is not None and len(published):
         papers = published.assign(left=1 - published["r2_lin"])
         papers["recovered"] = papers["bilinear_gain_r16"] / papers["left"]
-        _draw_paper_gains(cloud, depth, papers)
+        style.draw_published(cloud, papers, "left", "bilinear_gain_r16", linestyle="")
+        style.draw_published(depth, papers, "block", "recovered")
         most_left = max(most_left, papers["left"].max())
         highest = max(highest, papers["bilinear_gain_r16"].max())
         gained = pd.concat([gained, papers["bilinear_gain_r16"]])
         recovered = pd.concat([recovered, papers["recovered"]])
-    for model, shift in _side_by_side(blocks, _SHIFT).items():
+    for model, shift in style.side_by_side(blocks["model"], _SHIFT).items():
         _draw_gains(cloud, depth, blocks[blocks["model"] == model], style.look(model), shift)
 
     # on this line a branch would win back all that the line leaves
@@ -57,12 +58,10 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
         depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     cloud.set_xlabel(_LEFT)
     cloud.set_ylabel(f"gain of rank {rank}")
-    _every_other_block(depth, blocks)
+    style.mark_blocks(depth, blocks["block"])
     depth.set_ylabel("share recovered")
     style.panels([cloud, depth], ["gain", "of what is left"])
-    handles, labels = cloud.get_legend_handles_labels()
-    columns = min(len(labels), 4)
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=2.8)
+    style.legend(cloud, ncols=4, handlelength=2.8)
     return figure
 
 
@@ -82,22 +81,12 @@ def _scale_by_narrow_bars(ax: Axes, shares: pd.Series, low: pd.Series, high: pd.
     ax.set_ylim(shown.min() - margin, shown.max() + margin)
 
 
-def _draw_paper_gains(cloud: Axes, depth: Axes, papers: pd.DataFrame) -> None:
-    """The paper's points in both panels of `gain`, behind ours."""
-    for model, blocks in papers.groupby("model", sort=False):
-        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
-        cloud.plot(blocks["left"], blocks["bilinear_gain_r16"], **thin, linestyle="")
-        depth.plot(blocks["block"], blocks["recovered"], **thin)
-
-
 def _draw_gains(cloud: Axes, depth: Axes, blocks: pd.DataFrame, look: dict[str, str], shift: float) -> None:
     """One model's points in both panels of `gain`, moved by `shift` blocks in the second."""
     bars = {"elinewidth": 0.7, "capsize": 1.5}
     left = 1 - blocks["r2"]
-    reach = style.error_bars(blocks["gain"], blocks["gain_low"], blocks["gain_high"])
-    relative_reach = reach / left.to_numpy()
-    points = look | {"linestyle": ""}
-    cloud.errorbar(left, blocks["gain"], reach, **bars, **points)
+    relative_reach = style.error_bars(blocks, "gain") / left.to_numpy()
+    style.draw_intervals(cloud, left, blocks, "gain", **bars, **look | {"linestyle": ""})
     depth.errorbar(blocks["block"] + shift, blocks["recovered"], relative_reach, **bars, **look)
 
 
@@ -112,7 +101,7 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     """
     figure, (growth, sight) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
     teachers = [column for column in power.columns if column not in ("model", "block")]
-    shifts = _side_by_side(ranks, -0.18)  # rows are counted downwards, and models as well
+    shifts = style.side_by_side(ranks["model"], -0.18)  # rows are counted downwards, and models as well
     for model, shift in shifts.items():
         look = style.look(model)
         _draw_growth(growth, ranks[ranks["model"] == model], look)
@@ -133,8 +122,7 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     sight.set_yticks(-np.arange(len(teachers) + 1), ["real", *teachers])
     sight.set_xlabel("share recovered")
     style.panels([growth, sight], ["rank", f"power at rank {probe_rank}"])
-    handles, labels = growth.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(shifts), handlelength=2.8)
+    style.legend(growth, handlelength=2.8)
     return figure
 
 
@@ -172,9 +160,7 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     passing.set_xlabel(_LEFT)
     passing.set_ylabel("branch's share of variance")
     style.panels([closing, passing], ["the gate", "what passes it"])
-    handles, labels = closing.get_legend_handles_labels()
-    columns = gates["rate"].nunique()
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, handletextpad=0.2)
+    style.legend(closing, ncols=gates["rate"].nunique(), handletextpad=0.2)
     return figure
 
 
@@ -188,7 +174,7 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
         The figure, two panels. In the second a point is a block, a bar the mean over a model's blocks.
     """
     figure, (depth, parts) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
-    for model, shift in _side_by_side(recipes, 0.24).items():
+    for model, shift in style.side_by_side(recipes["model"], 0.24).items():
         blocks = recipes[recipes["model"] == model]
         look = style.look(model)
         open_points = look | {"markerfacecolor": "white", "linewidth": 0.6, "label": "_"}
@@ -199,17 +185,15 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
             parts.bar(place + shift, blocks[change].mean(), 0.2, color=look["color"], alpha=0.35)
             parts.plot(np.full(len(blocks), place + shift), blocks[change], **small_dots)
 
-    _filled_and_open(depth, "our probe", "the paper's recipe")
-    _every_other_block(depth, recipes)
+    style.label_filled_and_open(depth, "our probe", "the paper's recipe")
+    style.mark_blocks(depth, recipes["block"])
     depth.set_ylim(min(0, 1.1 * recipes[["gain", "ours"]].min().min()))
     depth.set_ylabel("gain")
     parts.axhline(0, color=style.GREY, linewidth=0.6)
     parts.set_xticks(range(len(changes)), changes)
     parts.set_ylabel("change of the gain")
     style.panels([depth, parts], ["two probes", "from the recipe to ours"])
-    handles, labels = depth.get_legend_handles_labels()
-    columns = len(labels)
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=2.2, columnspacing=1.2)
+    style.legend(depth, handlelength=2.2, columnspacing=1.2)
     return figure
 
 
@@ -230,9 +214,11 @@ def layers(
     names = list(fits.columns)
     has_papers = published is not None and len(published) > 0
     if has_papers:
-        _draw_paper_costs(cost, published)
+        hidden = {"linestyle": "", "label": "_"}
+        style.draw_published(cost, published, "block", "dppl_linear", **hidden)
+        style.draw_published(cost, published, "block", "dppl_poly", **hidden, markerfacecolor="white")
     step = _SHIFT * _scale_of_depth(layers)
-    shifts = _side_by_side(layers, 2 * step)
+    shifts = style.side_by_side(layers["model"], 2 * step)
     for model, shift in shifts.items():
         look = style.look(model)
         thin_line = look | {"linewidth": 0.7}
@@ -245,13 +231,13 @@ def layers(
     depth.set_xticks(range(len(names)), names)
     depth.set_xlim(right=len(names) - 0.8 + 0.2 * len(shifts))  # room for the numbers
     depth.set_ylabel("$R^2$, held out")
-    _filled_and_open(cost, "line", "line and products")
+    style.label_filled_and_open(cost, "line", "line and products")
     if has_papers:
         cost.plot([], [], **style.published("o", "the paper"), linestyle="")
     cost.set_yscale("symlog", linthresh=1)
     cost.yaxis.set_major_formatter(ScalarFormatter())
     cost.axhline(0, color=style.GREY, linewidth=0.6)
-    _every_other_block(cost, layers)
+    style.mark_blocks(cost, layers["block"])
     cost.set_ylabel("ΔPPL")
     style.panels([depth, cost], ["what depth is worth", "what products are worth"])
 
@@ -275,51 +261,18 @@ def _fits(blocks: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
     return of_probe.set_axis(["line", "+ products"], axis=1).join(of_controls, how="right")
 
 
-def _draw_paper_costs(ax: Axes, published: pd.DataFrame) -> None:
-    """The paper's costs of a swap, behind ours: filled for the line, open with products."""
-    for model, blocks in published.groupby("model", sort=False):
-        thin = style.published(style.look(model)["marker"]) | {"linestyle": ""}
-        ax.plot(blocks["block"], blocks["dppl_linear"], **thin)
-        ax.plot(blocks["block"], blocks["dppl_poly"], **thin | {"markerfacecolor": "white"})
-
-
 def _draw_costs(ax: Axes, layers: pd.DataFrame, look: dict[str, str], shift: float, step: float) -> None:
     """One model's costs of a swap with their bars, the line and the line with products `step` blocks apart."""
     faces = {"dppl": look["color"], "dppl_poly": "white"}
     labels = {"dppl": look["label"], "dppl_poly": "_"}  # a model is named once
     aside = {"dppl": -step / 2, "dppl_poly": step / 2}
     for cost, face in faces.items():
-        reach = style.error_bars(layers[cost], layers[f"{cost}_low"], layers[f"{cost}_high"])
         dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
         places = layers["block"] + shift + aside[cost]
-        ax.errorbar(places, layers[cost], reach, elinewidth=0.5, label=labels[cost], **dots)
-
-
-# --- What several figures share
-
-
-def _side_by_side(table: pd.DataFrame, step: float) -> dict[str, float]:
-    """Model → how far its points are moved, so that those of several models at one place stand beside one another."""
-    models = list(table["model"].unique())
-    middle = (len(models) - 1) / 2
-    return {model: step * (number - middle) for number, model in enumerate(models)}
-
-
-def _every_other_block(ax: Axes, table: pd.DataFrame) -> None:
-    """An axis of blocks with a tick at every other one, in deep models at every fifth, of two blocks at both."""
-    blocks = np.unique(table["block"])
-    deep = len(blocks) > 0 and blocks[-1] > _DEEP
-    ax.set_xticks(np.arange(0, blocks[-1] + 1, 5) if deep else blocks[:: 1 + (len(blocks) > 2)])
-    ax.set_xlabel("block")
+        style.draw_intervals(ax, places, layers, cost, elinewidth=0.5, label=labels[cost], **dots)
 
 
 def _scale_of_depth(table: pd.DataFrame) -> float:
     """How many times as far apart points must stand in a deep model to be told apart as in one of twelve blocks."""
     deepest = table["block"].max() if len(table) else 0
     return deepest / 12 if deepest > _DEEP else 1.0
-
-
-def _filled_and_open(ax: Axes, filled: str, opened: str) -> None:
-    """Two entries of a legend, in no model's colour: what filled points are, and what open ones are."""
-    ax.plot([], [], "o", color=style.GREY, markerfacecolor=style.GREY, label=filled)
-    ax.plot([], [], "o", color=style.GREY, markerfacecolor="white", label=opened)

@@ -27,14 +27,12 @@ def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
     Returns:
         The figure, a panel a cloud; black points are the mean of a slice of the rows.
     """
-    figure, axes = plt.subplots(1, len(clouds), figsize=(style.PAGE, 2.4))
-    for axis, points in zip(axes, clouds.values(), strict=True):
-        draw_cloud(axis, points)
+    figure, panels = style.panel_grid(list(clouds), 2.0, most=None)
+    for name, axis in panels.items():
+        draw_cloud(axis, clouds[name])
         axis.set(xlabel="what goes into the neuron", ylabel="what the block puts out")
-    axes[-1].set_ylabel("what the neuron puts out")
-    style.panels(axes, list(clouds))
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    axis.set_ylabel("what the neuron puts out")
+    style.legend(axis, loc="outside lower center")
     return figure
 
 
@@ -67,14 +65,13 @@ def parabola(rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, 
 
 def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
     """Toy neurons side by side, each with the best line through its points and what that leaves, on axes of its own."""
-    figure, axes = plt.subplots(1, len(toys), figsize=(style.PAGE, 2.0))
-    for axis, points in zip(axes, toys.values(), strict=True):
+    figure, panels = style.panel_grid(list(toys), 1.6, "output $y$", most=None)
+    for name, axis in panels.items():
+        points = toys[name]
         axis.vlines(points["x"], points["line"], points["y"], color=style.GREY, linewidth=0.5)
         axis.plot(points["x"], points["line"], color=style.ACCENT)
         axis.plot(points["x"], points["y"], "o", color=POINTS_COLOUR, markersize=2)
         axis.set_xlabel("input $x$")
-    axes[0].set_ylabel("output $y$")
-    style.panels(axes, list(toys))
     return figure
 
 

@@ -43,14 +43,14 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
         return profile_and_swaps(frame if "model" in frame.columns else frame.assign(model=""), published)
     if ax is None:
         _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
-    _draw_published(ax, published, "r2_lin")
+    style.draw_published(ax, published, "block", "r2_lin")
     by_model = _by_model(frame)
     looks = style.looks(model for model, _ in by_model)
     for model, blocks in by_model:
         look = looks[model] if model else _NAMELESS
         bars = None
         if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().all():
-            bars = style.error_bars(blocks["r2"], blocks["r2_low"], blocks["r2_high"])
+            bars = style.error_bars(blocks, "r2")
         ax.errorbar(blocks["block"], blocks["r2"], bars, capsize=1.5, elinewidth=0.7, **look)
         if "r2_ordinary" in frame.columns:
             _draw_ordinary(ax, blocks, look)
@@ -74,21 +74,17 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
     """
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.35), sharex=True)
     profile(frame, top, published)
-    _draw_published(bottom, published, "dppl_linear")
+    style.draw_published(bottom, published, "block", "dppl_linear")
     handles, labels = _entries(top)
     if labels:
         top.get_legend().remove()  # one for both panels stands above them
     top.set_xlabel("")
     swapped = frame.dropna(subset="dppl")
-    models = list(swapped["model"].unique())
     looks = style.looks(frame["model"])  # as above, where encoders may be among them
-    for number, model in enumerate(models):
+    for model, shift in style.side_by_side(swapped["model"], 0.14).items():
         cost = swapped[swapped["model"] == model]
-        # side by side, so that the bars of several models do not cover one another
-        shift = 0.14 * (number - (len(models) - 1) / 2)
-        bars = style.error_bars(cost["dppl"], cost["dppl_low"], cost["dppl_high"])
         look = looks[model] if model else _NAMELESS
-        bottom.errorbar(cost["block"] + shift, cost["dppl"], bars, capsize=1.5, elinewidth=0.7, **look)
+        style.draw_intervals(bottom, cost["block"] + shift, cost, "dppl", capsize=1.5, **look)
     bottom.axhline(0, color=style.GREY, linewidth=0.6)
     bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
     if not swapped.empty:
@@ -141,14 +137,12 @@ def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
     Returns:
         The figure, a panel a block, each on axes of its own.
     """
-    figure, axes = plt.subplots(1, len(blocks), figsize=(style.PAGE, 2.5), squeeze=False)
-    for axis, points in zip(axes[0], blocks.values(), strict=True):
-        draw_cloud(axis, points, style.look(model)["color"], line="output = prediction")
+    figure, panels = style.panel_grid(list(blocks), 2.1, "what the block puts out", most=None)
+    for place, axis in panels.items():
+        draw_cloud(axis, blocks[place], style.look(model)["color"], line="output = prediction")
         axis.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))  # massive rows make long numbers
         axis.set_xlabel("what the fitted map says")
-    axes[0, 0].set_ylabel("what the block puts out")
-    style.panels(axes[0], list(blocks))
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    style.legend(axis, loc="outside lower center")
     return figure
 
 
@@ -206,15 +200,6 @@ def _of_site(frame: pd.DataFrame) -> str:
     if sites == ["attention"]:
         return " of attention"
     return " of whole layers" if sites == ["layer"] else ""
-
-
-def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str) -> None:
-    """The paper's numbers, thin and grey behind all else: a line a model, its marker that of the model's own family."""
-    if published is None:
-        return
-    for model, blocks in published.groupby("model", sort=False):
-        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
-        ax.plot(blocks["block"], blocks[column], **thin)
 
 
 def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
         return style.sentence_figure("No smaller model was made, so there is no perplexity to compare.")
     models = list(table["model"].drop_duplicates())
     width = style.COLUMN if len(models) == 1 else style.PAGE
-    figure, panels = style.panel_grid(models, 2.3, most=2, width=width, sharex=True, layout="constrained")
+    figure, panels = style.panel_grid(models, 2.3, most=2, width=width, sharex=True)
     for model, axis in panels.items():
         of_model = table[table["model"] == model]
         worst = min(top, 1.03 * of_model.loc[of_model["method"].isin(methods), "ratio_high"].max())
@@ -47,7 +47,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
                 continue
             look = {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
             look |= {"linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.8 if i == 0 else 1.0}
-            bars = style.error_bars(rows["ratio"], rows["ratio_low"], rows["ratio_high"])
+            bars = style.error_bars(rows, "ratio")
             bars[:, rows["ratio"] > worst] = np.nan  # of a point that is not seen a bar would say nothing
             axis.errorbar(100 * rows["kept"], rows["ratio"], bars, **look, **_BARS, zorder=3 if i == 0 else 2)
             ends[method] = (rows["ratio"].iloc[-1], look)
@@ -61,7 +61,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
     for lowest in list(panels.values())[-style.abreast(len(models), most=2) :]:
         lowest.set_xlabel("parameters kept, %")
         lowest.tick_params(labelbottom=True)
-    figure.supylabel("perplexity over the whole model's", fontsize=plt.rcParams["axes.labelsize"])
+    figure.supylabel("perplexity over the whole model's")
     return figure
 
 

@@ -16,7 +16,6 @@ from matplotlib.ticker import LogLocator
 
 from howlinear.plots import style
 
-_BARS = {"elinewidth": 0.7, "capsize": 1.5}
 _NO_LOSS = "No model of this run predicts a next token, so no swap of a block has a cost to show."
 
 
@@ -28,9 +27,7 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
     """
     if points.empty or not signals:
         return style.sentence_figure(_NO_LOSS)
-    figure, axes = plt.subplots(
-        1, len(signals), figsize=(style.PAGE, 2.7), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, axes = plt.subplots(1, len(signals), figsize=(style.PAGE, 2.7), sharey=True, squeeze=False)
     top = points["nats"].max()
     for axis, signal in zip(axes[0], signals, strict=True):
         for model, rows in points.groupby("model", sort=False):
@@ -43,7 +40,7 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
         _enough_ticks(axis)
     style.panels(axes[0], [signal["title"] for signal in signals])
     axes[0, 0].set_ylabel("measured cost, nats / token")
-    _legend(figure, axes[0, 0])
+    style.legend(axes[0, 0], ncols=4)
     return figure
 
 
@@ -67,15 +64,8 @@ def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[flo
     curves = curves.assign(place=_places(curves))
     points = points.assign(place=_places(points))
     places = [place for place in PLACES if place in set(points["place"])]
-    figure, axes = plt.subplots(
-        2,
-        len(places),
-        figsize=(style.PAGE, 3.9),
-        sharex=True,
-        sharey="row",
-        squeeze=False,
-        layout="constrained",
-    )
+    size = (style.PAGE, 3.9)
+    figure, axes = plt.subplots(2, len(places), figsize=size, sharex=True, sharey="row", squeeze=False)
     for (top, bottom), place in zip(axes.T, places, strict=True):
         here = points[points["place"] == place]
         for model, rows in here.groupby("model", sort=False):
@@ -85,16 +75,15 @@ def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[flo
             top.fill_between(line["share"], line["r2_low"], line["r2_high"], color=look["color"], alpha=0.2, lw=0)
             full = rows.iloc[-1]
             top.plot(full["share"], full["r2"], **look)
-            bars = _error_bars(rows)
-            bottom.errorbar(rows["share"], rows["delta"], bars, **look, **_BARS)
+            style.draw_intervals(bottom, rows["share"], rows, "delta", **look, capsize=1.5)
     for axis in axes.flat:
         axis.vlines(marks, 0, 1, transform=axis.get_xaxis_transform(), color=style.GREY, ls=":", lw=0.7)
     style.panels(axes[0], places)
     axes[0, 0].set(xscale="log", ylabel="held-out $R^2$", xticks=[0.01, 0.1], xticklabels=["1 %", "10 %"])
     axes[0, 0].xaxis.set_minor_formatter("")
     axes[1, 0].set(yscale="log", ylabel=r"$\Delta$ perplexity", ylim=(_lowest(points["delta"]), None))
-    figure.supxlabel("numbers held, share of the block's own", fontsize=plt.rcParams["axes.labelsize"])
-    _legend(figure, axes[0, 0])
+    figure.supxlabel("numbers held, share of the block's own")
+    style.legend(axes[0, 0], ncols=4)
     return figure
 
 
@@ -117,20 +106,16 @@ def frontier(table: pd.DataFrame) -> Figure:
     """
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
-    models = list(table["model"].drop_duplicates())
     looks = _ways(list(table["way"].drop_duplicates()))
-    figure, axes = plt.subplots(
-        1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False, layout="constrained"
-    )
-    for axis, model in zip(axes[0], models, strict=True):
+    models = list(table["model"].drop_duplicates())
+    figure, panels = style.panel_grid(models, 2.1, r"$\Delta$ perplexity", most=None, sharey=True)
+    for model, axis in panels.items():
         for way, look in looks.items():
             rows = table[(table["model"] == model) & (table["way"] == way)]
-            bars = _error_bars(rows)
-            axis.errorbar(100 * rows["share"], rows["delta"], bars, **look, **_BARS)
+            style.draw_intervals(axis, 100 * rows["share"], rows, "delta", **look, capsize=1.5)
         axis.set(yscale="log", xlabel="FFN parameters left, %")
-    style.panels(axes[0], models)
-    axes[0, 0].set(ylabel=r"$\Delta$ perplexity", ylim=(_lowest(table["delta"]), None))
-    _legend(figure, axes[0, 0])
+    axis.set_ylim(_lowest(table["delta"]), None)  # of all panels: they share it
+    style.legend(axis, ncols=4)
     return figure
 
 
@@ -143,16 +128,15 @@ def healing(table: pd.DataFrame) -> Figure:
     if table.empty:
         return style.sentence_figure("No block of this run was healed.")
     layers = list(table["layer"].drop_duplicates())
-    models = list(table["model"].drop_duplicates())
-    figure, axis = plt.subplots(figsize=(style.COLUMN, 2.0), layout="constrained")
-    for i, model in enumerate(models):
+    figure, axis = plt.subplots(figsize=(style.COLUMN, 2.0))
+    for model, shift in style.side_by_side(table["model"], 0.18).items():
         rows = table[table["model"] == model]
-        places = [-layers.index(layer) - 0.18 * (i - (len(models) - 1) / 2) for layer in rows["layer"]]
-        bars = _error_bars(rows)
-        axis.errorbar(rows["delta"], places, xerr=bars, **style.look(model) | {"linestyle": ""}, **_BARS)
+        places = [-layers.index(layer) - shift for layer in rows["layer"]]
+        look = style.look(model) | {"linestyle": "", "elinewidth": 0.7, "capsize": 1.5}
+        axis.errorbar(rows["delta"], places, xerr=style.error_bars(rows, "delta"), **look)
     axis.axvline(0, color=style.GREY, lw=0.6)
     axis.set(yticks=[-place for place in range(len(layers))], yticklabels=layers, xlabel=r"$\Delta$ perplexity")
-    _legend(figure, axis)
+    style.legend(axis, ncols=4)
     return figure
 
 
@@ -168,16 +152,6 @@ def _ways(ways: Sequence[str]) -> dict[str, dict]:
     return looks
 
 
-def _error_bars(rows: pd.DataFrame) -> np.ndarray:
-    return style.error_bars(rows["delta"], rows["delta_low"], rows["delta_high"])
-
-
 def _lowest(costs: pd.Series) -> float:
     """Where a logarithmic axis of costs begins: a little below the smallest; what is not above 0 falls off."""
     return float(np.abs(costs[costs != 0]).min() / 3)
-
-
-def _legend(figure: Figure, axis: Axes) -> None:
-    """One legend above all panels, with what one of them shows."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=max(1, min(4, len(labels))))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,7 +12,6 @@ from howlinear.plots import style
 
 _LOWEST = -0.5  # of R² in a panel, unless all lie above
 _SHALLOW = 4  # blocks that each have a label
-_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _R2 = "$R^2_{\\mathrm{lin}}$, held out"
 _DISORDER = {"permuted": ("x", "-"), "redrawn": ("+", "--"), "fresh": ("", ":")}  # marker, line
 
@@ -23,23 +19,19 @@ _DISORDER = {"permuted": ("x", "-"), "redrawn": ("+", "--"), "fresh": ("", ":")}
 def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
     """Trained profiles beside those of random models and of weights in disorder, a panel a model."""
     models = list(controls.model.unique())
-    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
-    panels = axes[0]
-    style.panels(panels, models)
-    for axis, model in zip(panels, models, strict=True):
+    figure, panels = style.panel_grid(models, 2.1, _R2, most=None, sharey=True)
+    for model, axis in panels.items():
         _draw_band(axis, random[random.model == model])
         for control, (marker, line) in _DISORDER.items():
             curve = _profile(controls, model, control)
             axis.plot(curve.block, curve.r2, marker=marker, ls=line, color=style.GREY, lw=0.8, label=control)
         own = _profile(controls, model, "own")
         _draw_trained(axis, model, own)
-        _block_axis(axis, own.block)
-    left = panels[0]
-    left.set(ylabel=_R2)
-    if left.get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves the panel
-        left.set_ylim(_LOWEST, 1.05)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5)
+        style.mark_blocks(axis, own.block, _SHALLOW)
+    first = panels[models[0]]
+    if first.get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves all panels, which share it
+        first.set_ylim(_LOWEST, 1.05)
+    style.legend(first)
     return figure
 
 
@@ -53,9 +45,8 @@ def _draw_band(axis: Axes, random: pd.DataFrame) -> None:
 
 def _draw_trained(axis: Axes, model: str, own: pd.DataFrame) -> None:
     """The trained model's profile with its intervals."""
-    bars = style.error_bars(own.r2, own.r2_low, own.r2_high)
     look = style.look(model) | {"label": "trained", "lw": 1.8}
-    axis.errorbar(own.block, own.r2, bars, capsize=1.5, elinewidth=0.7, **look)
+    style.draw_intervals(axis, own.block, own, "r2", capsize=1.5, **look)
 
 
 def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFrame, effects: pd.DataFrame) -> Figure:
@@ -81,8 +72,7 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     for axis, owner in zip(of_models, models, strict=True):
         _draw_transplants(axis, owner, pairs[pairs.weights == owner])
         _draw_own(axis, owner, controls, closed)
-    handles = _by_label(of_models)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
+    style.legend(*of_models, ncols=3)
     if not len(effects):
         return figure
     shares = panels[len(models)]
@@ -111,18 +101,8 @@ def _draw_own(axis: Axes, owner: str, controls: pd.DataFrame, closed: pd.DataFra
     axis.plot(turned.block, turned.r2, color=style.GREY, ls="--", marker="x", label="own rows, turned")
     exact = closed[closed.model == owner]
     axis.plot(exact.block, exact.closed, "o", mfc="none", color="black", label="closed form")
-    _block_axis(axis, normal.block)
+    style.mark_blocks(axis, normal.block, _SHALLOW)
     axis.set(ylabel=_R2)
-
-
-def _by_label(panels: Iterable[Axes]) -> dict[str, Artist]:
-    """What a legend of several panels shows: each label once, as it looks where it comes first."""
-    first = {}
-    for axis in panels:
-        handles, labels = axis.get_legend_handles_labels()
-        for label, handle in zip(labels, handles, strict=True):
-            first.setdefault(label, handle)
-    return first
 
 
 def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
@@ -142,7 +122,7 @@ def _draw_twins(axis: Axes, profiles: pd.DataFrame, main: str) -> None:
         line = "-" if text == main else ":"
         look = style.look(family) | {"linestyle": line, "label": label}
         axis.plot(curve.block, curve.r2, **look)
-    _block_axis(axis, profiles.block)
+    style.mark_blocks(axis, profiles.block, _SHALLOW)
     axis.set(ylabel=_R2)
     axis.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
@@ -166,16 +146,9 @@ def _profile(controls: pd.DataFrame, model: str, control: str) -> pd.DataFrame:
     return controls[wanted].sort_values("block")
 
 
-def _block_axis(axis: Axes, blocks: pd.Series) -> None:
-    """Block numbers below a panel, fewer of them where there are many."""
-    last = int(blocks.max())
-    every = 1 if last < _SHALLOW else 2 if last <= _DEEP else 5
-    axis.set(xlabel="block", xticks=range(0, last + 1, every))
-
-
 def _draw_shares(axis: Axes, effects: pd.DataFrame, shift: float = 0.0, **look: object) -> None:
     """Shares with their intervals, the first effect on top; `shift` moves them up."""
     places = np.arange(len(effects))[::-1]
-    bars = style.error_bars(effects.share, effects.share_low, effects.share_high).clip(min=0)
+    bars = style.error_bars(effects, "share").clip(min=0)
     axis.errorbar(effects.share, places + shift, xerr=bars, fmt="o", capsize=1.5, lw=0.8, **look)
     axis.set_yticks(places, list(effects.effect))

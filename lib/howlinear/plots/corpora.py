@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
 
 from howlinear.plots import style
 
@@ -56,18 +55,16 @@ def profiles(curves: pd.DataFrame, published: pd.DataFrame | None = None) -> Fig
     """R²_lin over depth, a panel per model, a curve per corpus with its intervals."""
     corpora = list(curves["corpus"].unique())
     models = list(curves["model"].unique())
-    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.3), sharey=True, squeeze=False)
-    style.panels(axes[0], models)
-    for ax, model in zip(axes[0], models, strict=True):
+    figure, panels = style.panel_grid(models, 1.9, "$R^2_{\\mathrm{lin}}$, held out", most=None, sharey=True)
+    for model, ax in panels.items():
         if published is not None:
             _draw_published(ax, published[published["model"] == model], corpora)
         for corpus in corpora:
             curve = curves[(curves["model"] == model) & (curves["corpus"] == corpus)]
             _curve(ax, curve, "r2", corpora.index(corpus), label=corpus)
-    axes[0, 0].set_ylim(min(0, curves["r2"].min() - 0.05), 1.02)
-    axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=3)
+    first = panels[models[0]]
+    first.set_ylim(min(0, curves["r2"].min() - 0.05), 1.02)  # of all panels: they share it
+    style.legend(first, ncols=4, handlelength=3)
     return figure
 
 
@@ -101,9 +98,8 @@ def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
     axes[0, 0].set_ylabel("fitted on")
     axes[1, 0].set_ylabel(f"drop in $R^2$,\nmap of {main}")
     figure.colorbar(image, ax=axes[0], label="mean $R^2$", shrink=0.8)
-    handles, labels = axes[1, 0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(labels)), handlelength=3)
+    if others:
+        style.legend(axes[1, 0], loc="outside lower center", handlelength=3)
     return figure
 
 
@@ -120,10 +116,8 @@ def mean_matrix(curves: pd.DataFrame, drops: pd.DataFrame) -> pd.DataFrame:
 def _curve(ax: Axes, table: pd.DataFrame, name: str, place: int, label: str) -> None:
     """A column of the table over the blocks, with its intervals; `place` sets its look and moves it aside."""
     blocks = table["block"] + SIDE_BY_SIDE * (place - 1)
-    bars = style.error_bars(table[name], table[f"{name}_low"], table[f"{name}_high"])
-    ax.errorbar(blocks, table[name], bars, label=label, capsize=1.5, elinewidth=0.7, **look(place))
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
-    ax.set_xlabel("block")
+    style.draw_intervals(ax, blocks, table, name, label=label, capsize=1.5, **look(place))
+    style.number_blocks(ax)
 
 
 def _matrix(ax: Axes, means: pd.DataFrame) -> AxesImage:

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from howlinear.plots import style
 
 _MARKERS = "osD^v<"
-_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _KERNELS = {  # marker and line, colour
     "degree 2": ("o-", "#0072B2"),
     "degree 3": ("s--", "#D55E00"),
@@ -31,7 +30,7 @@ def spectrum(table: pd.DataFrame) -> Figure:
     first = panels[models[0]]
     lowest = min(-0.02, table.r2.min() - 0.02)
     first.set_ylim(max(-1, lowest), 1.02)
-    _legend_below(figure, first, len(degrees) + 1)
+    style.legend(first, loc="outside lower center", columnspacing=1.0)
     return figure
 
 
@@ -40,15 +39,11 @@ def _draw_spectrum(axis: Axes, of_model: pd.DataFrame, degrees: Sequence[int]) -
         mine = of_model[of_model.degree == degree].sort_values("block")
         color = _shade(degree, max(degrees))
         marker = _MARKERS[(degree - 1) % len(_MARKERS)]
-        bars = style.error_bars(mine.r2, mine.r2_low, mine.r2_high)
-        look = {"color": color, "marker": marker, "lw": 1, "elinewidth": 0.7}
-        axis.errorbar(mine.block, mine.r2, bars, label=f"degree {degree}", **look)
+        look = {"color": color, "marker": marker, "lw": 1, "label": f"degree {degree}"}
+        style.draw_intervals(axis, mine.block, mine, "r2", **look)
         label = "Hermite, Gaussian inputs" if degree == degrees[0] else None
         axis.plot(mine.block, mine.hermite, ls=(0, (3, 1.5)), lw=0.8, color=color, label=label)
-    last = of_model.block.max()
-    step = 2 if last <= _DEEP else 5
-    axis.set_xlabel("block")
-    axis.set_xticks(range(0, last + 1, step))
+    style.mark_blocks(axis, of_model.block)
 
 
 def foretold(table: pd.DataFrame) -> Figure:
@@ -87,8 +82,7 @@ def _draw_predictions(axis: Axes, of_model: pd.DataFrame, model: str) -> None:
 def _draw_points(axis: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None:
     if blocks.empty:
         return
-    across = style.error_bars(blocks.r2_gaussian, blocks.r2_gaussian_low, blocks.r2_gaussian_high)
-    up = style.error_bars(blocks.r2_limit, blocks.r2_limit_low, blocks.r2_limit_high)
+    across, up = style.error_bars(blocks, "r2_gaussian"), style.error_bars(blocks, "r2_limit")
     axis.errorbar(blocks.r2_gaussian, blocks.r2_limit, up, across, **look)
 
 
@@ -112,16 +106,15 @@ def kernel_curves(
             axis.plot(stars.rows, stars.r2, "k*-", label="degree 2, streamed")
         axis.set(xlabel="train rows", xscale="log")
         _mark_ends(axis, ends)
-    _legend_below(figure, panels[titles[0]], 3)
+    style.legend(panels[titles[0]], ncols=3, loc="outside lower center", columnspacing=1.0)
     return figure
 
 
 def _draw_kernels(axis: Axes, of_model: pd.DataFrame) -> None:
     for kernel, (marker_and_line, color) in _KERNELS.items():
         curve = of_model[of_model.kernel == kernel].sort_values("rows")
-        bars = style.error_bars(curve.r2, curve.r2_low, curve.r2_high)
-        look = {"fmt": marker_and_line, "color": color, "elinewidth": 0.7}
-        axis.errorbar(curve.rows, curve.r2, bars, label=f"{kernel} kernel", **look)
+        look = {"fmt": marker_and_line, "color": color, "label": f"{kernel} kernel"}
+        style.draw_intervals(axis, curve.rows, curve, "r2", **look)
 
 
 def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
@@ -181,8 +174,3 @@ def _mark_ends(axis: Axes, rows: Sequence[int]) -> None:
     axis.set_xticks(rows)
     axis.set_xticklabels([f"{count:,}" for count in rows])
     axis.minorticks_off()
-
-
-def _legend_below(figure: Figure, axis: Axes, columns: int) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.0)

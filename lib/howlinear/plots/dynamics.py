@@ -16,7 +16,6 @@ from matplotlib.patches import Patch
 
 from howlinear.plots import style
 
-_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _LIGHTEST = 0.92  # of viridis: its yellow end is hard to see on white
 
 
@@ -44,7 +43,7 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
     Returns:
         The figure.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.3), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.3))
     film(left, table)
     left.set_xlabel("step")
     right.plot(course["step"], course["loss"], "o-", color="black", label="held-out loss")
@@ -69,9 +68,7 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
     """
     runs = list(tables["run"].drop_duplicates())
     peaks = summary.set_index("run")["peak_step"]
-    figure, axes = plt.subplots(
-        2, len(runs), figsize=(style.PAGE, 3.9), sharex="col", squeeze=False, layout="constrained"
-    )
+    figure, axes = plt.subplots(2, len(runs), figsize=(style.PAGE, 3.9), sharex="col", squeeze=False)
     for (top, bottom), run in zip(axes.T, runs, strict=True):
         film(top, tables[tables["run"] == run])
         top.axvline(peaks[run], color=style.GREY, lw=0.6)
@@ -100,7 +97,7 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
     Returns:
         The figure: R²_lin of the block with and without its massive rows on the left, what it writes on the right.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
     for _, rows in table[table["block"] != block].groupby("block"):
         left.plot(rows["step"], rows["r2_ordinary"], color="0.8", lw=0.8)
     left.plot([], [], color="0.8", lw=0.8, label="other blocks")
@@ -121,8 +118,7 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
     for axis in (left, right):
         _steps(axis, float(table["step"].max()))
     style.panels([left, right], ["how linear it looks", "what it writes"])
-    handles = [*left.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    style.legend(left, right, ncols=3, loc="outside lower center")
     return figure
 
 
@@ -149,7 +145,7 @@ def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]
     Returns:
         The figure; steps are logarithmic.
     """
-    figure, (leaves, settles, lagging) = plt.subplots(1, 3, figsize=(style.PAGE, 2.6), layout="constrained")
+    figure, (leaves, settles, lagging) = plt.subplots(1, 3, figsize=(style.PAGE, 2.6))
     losses = summary.set_index("run")["loss_settles"]
     for run in drawn:
         look = style.look(run)
@@ -158,18 +154,16 @@ def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]
             _times(axis, passages[passages["run"] == run], event, look)
     _lags(lagging, passages)
     style.panels([leaves, settles, lagging], ["leaves", "settles", "lag"])
-    handles, labels = leaves.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    style.legend(leaves, ncols=4)
     return figure
 
 
 def _times(axis: Axes, rows: pd.DataFrame, event: str, look: dict[str, str]) -> None:
     """Block by block when something happened; bars span the measured steps between which it did."""
     happened = rows.dropna(subset=[event])
-    bars = style.error_bars(happened[event], happened[f"{event}_low"], happened[f"{event}_high"])
-    axis.errorbar(happened["block"], happened[event], bars, elinewidth=0.6, capsize=1.5, **look)
-    every = 2 if len(rows) <= _DEEP else 5
-    axis.set(xlabel="block", ylabel="step", yscale="log", xticks=rows["block"][::every])
+    style.draw_intervals(axis, happened["block"], happened, event, elinewidth=0.6, capsize=1.5, **look)
+    style.mark_blocks(axis, rows["block"])
+    axis.set(ylabel="step", yscale="log")
 
 
 def _lags(axis: Axes, passages: pd.DataFrame) -> None:

@@ -47,19 +47,19 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
     models = list(table["model"].unique())
     size = (style.COLUMN, 0.6 + 1.5 * len(models))
     figure, axes = plt.subplots(len(models), 1, figsize=size, squeeze=False, sharey=True)
-    panels = list(axes[:, 0])
+    panels = axes[:, 0]
     style.panels(panels, models)
     low, high = (100 * end for end in published)
     for ax, model in zip(panels, models, strict=True):
         ax.axhspan(low, high, color=style.ACCENT, alpha=0.2, lw=0, zorder=0)
         of_model = table[table["model"] == model]
         blocks = sorted(of_model["block"].unique())
-        for number, kind in enumerate(KINDS):
+        for number, (kind, shift) in enumerate(style.side_by_side(KINDS, _ASIDE).items()):
             of_kind = of_model[of_model["kind"] == kind].sort_values("block")
-            bars = 100 * style.error_bars(of_kind["share"], of_kind["share_low"], of_kind["share_high"])
+            percent = 100 * of_kind[["share", "share_low", "share_high"]]
             marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number}
-            places = of_kind["block"].map(blocks.index) + _ASIDE * (number - 1)
-            ax.errorbar(places, 100 * of_kind["share"], bars, elinewidth=0.6, **marks)
+            places = of_kind["block"].map(blocks.index) + shift
+            style.draw_intervals(ax, places, percent, "share", elinewidth=0.6, **marks)
         named = range(0, len(blocks), 1 if len(blocks) <= _MOST_NAMED else max(2, len(blocks) // 12))
         ax.set_xticks(named, [str(blocks[place]) for place in named])
         ax.set_ylim(-4, 106)
@@ -67,7 +67,7 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
     band = Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459")
     _add_legend(figure, KINDS, "none", band)
     panels[-1].set_xlabel("block")
-    figure.supylabel("tokens on the line, %", fontsize=plt.rcParams["axes.labelsize"])
+    figure.supylabel("tokens on the line, %")
     return figure
 
 
@@ -78,15 +78,15 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
     blocks = table.groupby("model", sort=False)["block"].first()
     size = (style.COLUMN, 0.6 + 1.6 * len(blocks))
     figure, axes = plt.subplots(len(blocks), 1, figsize=size, squeeze=False, sharex=True)
-    panels = list(axes[:, 0])
+    panels = axes[:, 0]
     style.panels(panels, [f"{model}, block {block}" for model, block in blocks.items()])
     for ax, model in zip(panels, blocks.index, strict=True):
         of_model = table[table["model"] == model]
-        for number, kind in enumerate((RANDOM, FIRST, GATE, ORACLE)):
+        for kind, shift in style.side_by_side((RANDOM, FIRST, GATE, ORACLE), _APART).items():
             of_kind = of_model[of_model["kind"] == kind].sort_values("share")
-            bars = 100 * style.error_bars(of_kind["rise"], of_kind["rise_low"], of_kind["rise_high"])
-            places = 100 * of_kind["share"] + _APART * (number - 1.5)
-            ax.errorbar(places, 100 * of_kind["rise"], bars, elinewidth=0.6, **_look(kind, model))
+            percent = 100 * of_kind[["share", "rise", "rise_low", "rise_high"]]
+            places = percent["share"] + shift
+            style.draw_intervals(ax, places, percent, "rise", elinewidth=0.6, **_look(kind, model))
         ax.axhline(100 * limit, color=style.ACCENT, lw=1, ls="-.", zorder=1)
         ax.set_yscale("symlog", linthresh=_LINEAR, linscale=0.7)
         ax.margins(y=0.1)
@@ -96,7 +96,7 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
     spent = Line2D([], [], color=style.ACCENT, lw=1, ls="-.", label="limit")
     _add_legend(figure, (GATE, FIRST, ORACLE, RANDOM), None, spent)
     panels[-1].set_xlabel("tokens on the line, %")
-    figure.supylabel("rise of perplexity, %", fontsize=plt.rcParams["axes.labelsize"])
+    figure.supylabel("rise of perplexity, %")
     return figure
 
 

@@ -63,10 +63,11 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
     Returns:
         The figure. Values far below zero are cut off.
     """
-    scalings = scores.scaling.unique()
+    scalings = list(scores.scaling.unique())
     optimisers = scores.optimiser.unique()
-    figure, axes = plt.subplots(1, len(scalings), figsize=(style.PAGE, 2.6), sharey=True, squeeze=False)
-    for axis, scaling in zip(axes[0], scalings, strict=True):
+    titles = [f"{scaling} inputs" for scaling in scalings]
+    figure, panels = style.panel_grid(titles, 2.2, "$R^2$, held out", most=None, sharey=True)
+    for axis, scaling in zip(panels.values(), scalings, strict=True):
         axis.axhspan(low, high, color="0.9", lw=0)
         axis.axhline(exact, color="0.1", ls="--", lw=1, label="closed form")
         for i, optimiser in enumerate(optimisers):
@@ -76,10 +77,7 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
                 look |= _RING
             axis.plot(path.step, path.reached, linewidth=1, label=optimiser, **look)
         axis.set(xscale="log", xlabel=f"steps of {batch} rows", ylim=(-0.02, 1.1 * high))
-    style.panels(axes[0], [f"{scaling} inputs" for scaling in scalings])
-    axes[0, 0].set_ylabel("$R^2$, held out")
-    handles = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=len(optimisers) + 1, columnspacing=1.2)
+    style.legend(axis, columnspacing=1.2)
     return figure
 
 
@@ -109,22 +107,19 @@ def baseline(table: pd.DataFrame) -> Figure:
     ]
     table = table.assign(name=names)
     names = list(table.name.unique())
-    ways = list(table.way.unique())
-    for k, (way, group) in enumerate(table.groupby("way", sort=False)):
-        at = [names.index(name) for name in group.name]
-        shifted = np.array(at) + 0.16 * (k - (len(ways) - 1) / 2)
-        bars = style.error_bars(group.gap, group.gap_low, group.gap_high)[
-            ::-1
-        ]  # what is reached falls as the gap grows
+    for k, (way, shift) in enumerate(style.side_by_side(table.way, 0.16).items()):
+        group = table[table.way == way]
+        at = np.array([names.index(name) for name in group.name])
+        bars = style.error_bars(group, "gap")[::-1]  # what is reached falls as the gap grows
         look = {"color": ("#0072B2", style.ACCENT)[k % 2], "marker": "o^"[k % 2], "ls": ""}
-        axis.errorbar(shifted, group.reached, bars, elinewidth=0.7, label=f"{way}, untuned", **look)
+        axis.errorbar(at + shift, group.reached, bars, elinewidth=0.7, label=f"{way}, untuned", **look)
         if k == 0:
-            axis.hlines(group.exact, np.array(at) - 0.3, np.array(at) + 0.3, color="0.1", lw=1.2, label="closed form")
+            axis.hlines(group.exact, at - 0.3, at + 0.3, color="0.1", lw=1.2, label="closed form")
     axis.axhline(0, color=style.GREY, lw=0.6)
     axis.set_xticks(range(len(names)), names)
     axis.grid(visible=False, axis="x")
     axis.set_ylabel("$R^2$, held out")
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=len(ways) + 1)
+    style.legend(axis)
     return figure
 
 

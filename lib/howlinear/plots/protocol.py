@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from howlinear.plots import style
 
@@ -32,17 +31,14 @@ _NAMED = {"paper": {"ls": ":", "marker": "D", "mfc": "white"}, "ours": {"ls": "-
 def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Figure:
     """R² on both sides of the split over growing train rows, and the limit told from each: a panel a model."""
     models = list(blocks)
-    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.7), sharex=True, sharey=True, squeeze=False)
-    style.panels(axes[0], models)
-    for axis, model in zip(axes[0], models, strict=True):
+    figure, panels = style.panel_grid(models, 2.3, "$R^2$", most=None, sharex=True, sharey=True)
+    for model, axis in panels.items():
         for block in blocks[model]:
             curve = curves[(curves.model == model) & (curves.block == block)].sort_values("factor")
             for column, (label, look) in _SIDES.items():
                 axis.plot(curve.factor, curve[column], lw=0.9, label=label, **look)
-            bars = style.error_bars(curve.r2_limit, curve.r2_limit_low, curve.r2_limit_high)
-            axis.errorbar(
-                curve.factor, curve.r2_limit, bars, fmt="s-", color="black", lw=0.9, elinewidth=0.7, label="limit"
-            )
+            look = {"fmt": "s-", "color": "black", "lw": 0.9, "label": "limit"}
+            style.draw_intervals(axis, curve.factor, curve, "r2_limit", **look)
             last = curve.iloc[-1]
             axis.annotate(
                 f"block {block}",
@@ -54,13 +50,9 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
             )
         factors = sorted(curves.factor.unique())
         axis.set(xscale="log", xlabel="train rows for each input", xlim=(factors[0] / 1.25, factors[-1] * 2.6))
-        axis.set_xticks(factors)
-        axis.set_xticklabels([str(factor) for factor in factors])
+        axis.set_xticks(factors, [str(factor) for factor in factors])
         axis.minorticks_off()
-    axes[0][0].set_ylabel("$R^2$")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    named = dict(zip(labels, handles, strict=True))
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3)
+    style.legend(axis, loc="outside lower center")
     return figure
 
 
@@ -72,17 +64,15 @@ def multiverse(
     wide = table.pivot_table(index=choices, columns="model", values=statistic, sort=False)[list(table.model.unique())]
     ordered = wide.loc[wide.mean(axis=1).sort_values(kind="stable").index]
     levels = [(choice, level) for choice in choices for level in table[choice].unique()]
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(style.PAGE, 5.0), sharex=True, height_ratios=[1.0, 0.14 * len(levels)], layout="constrained"
-    )
+    heights = [1.0, 0.14 * len(levels)]
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.PAGE, 5.0), sharex=True, height_ratios=heights)
     number = np.arange(len(ordered))
-    models = list(ordered.columns)
-    for model in models:
+    for model in ordered.columns:
         look = style.look(model)
         top.plot(number, ordered[model], ls="none", marker=look["marker"], ms=1.8, color=look["color"], label=model)
     top.axhline(threshold, color="black", lw=0.8)
     top.set(ylabel=label, xlim=(-3, len(ordered) + 2), ylim=(0, None))
-    figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=len(models), markerscale=2.5)
+    style.legend(top, markerscale=2.5)
 
     universes = ordered.index.to_frame(index=False)
     _draw_levels(bottom, universes, levels)
@@ -123,18 +113,13 @@ def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str
 def profiles(table: pd.DataFrame) -> Figure:
     """The profile of every model under each protocol that has a name: a panel a model."""
     models = list(table.model.unique())
-    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
-    style.panels(axes[0], models)
-    for axis, model in zip(axes[0], models, strict=True):
+    figure, panels = style.panel_grid(models, 2.1, "$R^2_{\\mathrm{lin}}$", most=None, sharey=True)
+    for model, axis in panels.items():
         color = style.look(model)["color"]
         for number, (protocol, mine) in enumerate(table[table.model == model].groupby("protocol", sort=False)):
             look = _NAMED.get(protocol, {"ls": "-.", "marker": "^"})
-            bars = style.error_bars(mine.r2, mine.r2_low, mine.r2_high)
             shift = 0.16 * (number - 0.5)  # side by side, so that bars do not cover one another
-            axis.errorbar(mine.block + shift, mine.r2, bars, color=color, lw=1, elinewidth=0.7, label=protocol, **look)
-        axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
-        axis.set_xlabel("block")
-    axes[0][0].set_ylabel("$R^2_{\\mathrm{lin}}$")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), labelcolor="black")
+            style.draw_intervals(axis, mine.block + shift, mine, "r2", color=color, lw=1, label=protocol, **look)
+        style.number_blocks(axis)
+    style.legend(panels[models[0]], loc="outside lower center", labelcolor="black")
     return figure

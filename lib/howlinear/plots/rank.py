@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import LogFormatter
 
 from howlinear.plots import style
 
@@ -33,14 +33,14 @@ def median(
     ax.plot([lowest, 1.02], [lowest, 1.02], color=style.GREY, lw=0.8, zorder=1)
     if published is not None:
         farthest_left = min(farthest_left, published["r2_lin"].min())
-        _draw_published(ax, published, "r2_perfeature_median")
+        style.draw_published(ax, published, "r2_lin", "r2_perfeature_median", linestyle="")
     for model, of_model in blocks.groupby("model", sort=False):
         look = style.look(model)
         ax.errorbar(
             of_model["r2"],
             of_model["median_r2"],
-            xerr=style.error_bars(of_model["r2"], of_model["r2_low"], of_model["r2_high"]),
-            yerr=style.error_bars(of_model["median_r2"], of_model["median_r2_low"], of_model["median_r2_high"]),
+            xerr=style.error_bars(of_model, "r2"),
+            yerr=style.error_bars(of_model, "median_r2"),
             fmt="none",
             ecolor=look["color"],
             elinewidth=0.5,
@@ -71,7 +71,7 @@ def median(
     ax.set_ylim(lowest, 1.02)
     ax.set_xlabel("pooled $R^2_{\\mathrm{lin}}$, held out")
     ax.set_ylabel("median $R^2$ of single features")
-    legend = figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, columnspacing=1.5)
+    legend = style.legend(ax, ncols=2, columnspacing=1.5)
     for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
         if text.get_text() in set(blocks["model"]):
             handle.set_sizes([LEGEND_AREA])  # else each is as large as the model's first block
@@ -104,19 +104,11 @@ def _area(rank: float | pd.Series) -> float | pd.Series:
     return 3 + 1.5 * rank
 
 
-def _draw_published(ax: Axes, published: pd.DataFrame, column: str) -> None:
-    """The paper's numbers against its R², thin and grey behind all else, each with its own model's marker."""
-    for model, of_model in published.groupby("model", sort=False):
-        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
-        ax.plot(of_model["r2_lin"], of_model[column], **thin, linestyle="")
-
-
 def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The rank that a map needs for 90 and 95 % of its R²: against R²_lin, and against the outputs' effective rank."""
     figure, (by_r2, by_rank) = plt.subplots(1, 2, figsize=(style.PAGE, 2.6), sharey=True)
     style.panels([by_r2, by_rank], ["R² and rank", "two measures of rank"])
-    if published is not None:
-        _draw_published(by_r2, published, "rrr_rank90")
+    style.draw_published(by_r2, published, "r2_lin", "rrr_rank90", linestyle="")
     needed = blocks.dropna(subset=["rank_90", "rank_95"]).astype({"rank_90": float, "rank_95": float})
     for model, of_model in needed.groupby("model", sort=False):
         look = style.look(model)
@@ -125,15 +117,14 @@ def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figu
             ax.vlines(of_model[across], of_model["rank_90"], of_model["rank_95"], color=look["color"], lw=0.5)
             ax.plot(of_model[across], of_model["rank_90"], label=model, **dots)
             ax.plot(of_model[across], of_model["rank_95"], mfc="white", **dots)
-    for face, label in ((style.GREY, "for 90 %"), ("white", "for 95 %")):
-        by_r2.plot([], [], "o", color=style.GREY, mfc=face, label=label)
+    style.label_filled_and_open(by_r2, "for 90 %", "for 95 %")
     by_r2.set_yscale("log")
     by_r2.yaxis.set_major_formatter(LogFormatter())
     by_r2.yaxis.set_minor_formatter(LogFormatter())
     by_r2.set_xlabel("$R^2_{\\mathrm{lin}}$, held out")
     by_r2.set_ylabel("least rank of the map")
     by_rank.set_xlabel("effective rank of the outputs")
-    figure.legend(*by_r2.get_legend_handles_labels(), loc="outside upper center", ncols=5, columnspacing=1.5)
+    style.legend(by_r2, ncols=5, columnspacing=1.5)
     return figure
 
 
@@ -162,8 +153,7 @@ def carried(
     axes[1, 0].set_ylabel("$R^2$ within the band")
 
     _rises(axes[1, 1], blocks, heavy)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=2.8)
+    style.legend(axes[0, 0], ncols=4, handlelength=2.8)
     return figure
 
 
@@ -180,19 +170,15 @@ def _curves(ax: Axes, table: pd.DataFrame, across: str) -> None:
 
 def _rises(ax: Axes, blocks: pd.DataFrame, heavy: float) -> None:
     """By how much R² rises without the heaviest rows (filled, with intervals) and without position 0 (open)."""
-    models = list(blocks["model"].unique())
-    for i, model in enumerate(models):
+    for model, aside in style.side_by_side(blocks["model"], SIDE_BY_SIDE).items():
         look = style.look(model)
         dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
         of_model = blocks[blocks["model"] == model]
-        rise, low, high = (of_model[f"rise_without_heaviest{end}"] for end in ("", "_low", "_high"))
-        aside = SIDE_BY_SIDE * (i - (len(models) - 1) / 2)
-        ax.errorbar(of_model["block"] + aside, rise, style.error_bars(rise, low, high), elinewidth=0.5, **dots)
-        ax.plot(of_model["block"] + aside, of_model["rise_without_first"], mfc="white", **dots)
+        places = of_model["block"] + aside
+        style.draw_intervals(ax, places, of_model, "rise_without_heaviest", elinewidth=0.5, **dots)
+        ax.plot(places, of_model["rise_without_first"], mfc="white", **dots)
     ax.axhline(0, color=style.GREY, lw=0.6)
-    for face, label in ((style.GREY, f"heaviest {heavy:.0%}"), ("white", "position 0")):
-        ax.plot([], [], "o", color=style.GREY, mfc=face, label=label)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
-    ax.set_xlabel("block")
+    style.label_filled_and_open(ax, f"heaviest {heavy:.0%}", "position 0")
+    style.number_blocks(ax)
     ax.set_ylabel("rise of $R^2$ without them")
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2, ncols=2)  # beside the title, off the bars

@@ -8,13 +8,11 @@ from textwrap import fill
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import (
     FixedLocator,
     LogFormatter,
-    MaxNLocator,
     NullFormatter,
     StrMethodFormatter,
     SymmetricalLogLocator,
@@ -28,6 +26,7 @@ _COSTS_APART = 0.12  # decades; likewise
 _COLUMN_APART = 8  # points; between the numbers of two models
 _LETTER = 3.0  # points; the width of one, of numbers with commas between them
 _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
+_BARS = {"elinewidth": 0.6}
 _INTERVENED = (  # over depth: what is done to the sink, and the control
     {"color": style.ACCENT, "marker": "s", "lw": 0.8},
     {"color": style.GREY, "marker": "x", "lw": 0.8, "ls": ":"},
@@ -46,7 +45,7 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
     size.yaxis.set_major_formatter(LogFormatter())
     size.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     size.set_ylabel("heaviest output, in median norms")
-    _block_axis(size)
+    style.number_blocks(size)
     if not flow.empty:
         for model in blocks["model"].unique():
             of_model = flow[flow["model"] == model]
@@ -54,8 +53,8 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
             direction.plot(of_model["block"], of_model["cosine"].astype(float), **dots)
         direction.axhline(0, color=style.GREY, lw=0.6)
         direction.set(ylabel="cosine with its writer,\na block before it", ylim=(-1.1, 1.1), xlim=size.get_xlim())
-        _block_axis(direction)
-    figure.legend(*size.get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=2.8)
+        style.number_blocks(direction)
+    style.legend(size, ncols=4, handlelength=2.8)
     return figure
 
 
@@ -65,8 +64,7 @@ def with_and_without(blocks: pd.DataFrame) -> Figure:
     figure, panels = style.panel_grid(models, 2.3, "$R^2_{\\mathrm{lin}}$, held out", sharey=True)
     for model, ax in panels.items():
         _profiles(ax, blocks[blocks["model"] == model], model)
-    handles, labels = panels[models[0]].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, handlelength=2.8)
+    style.legend(panels[models[0]], handlelength=2.8)
     return figure
 
 
@@ -74,18 +72,17 @@ def _profiles(ax: Axes, of_model: pd.DataFrame, model: str) -> None:
     look = style.look(model)
     of_model = of_model.sort_values("block")
     for column, face, label in (("r2", look["color"], "all rows"), ("r2_ordinary", "white", "ordinary rows")):
-        bars = style.error_bars(of_model[column], of_model[f"{column}_low"], of_model[f"{column}_high"])
         shape = look | {"label": label, "markerfacecolor": face}
         if column == "r2_ordinary":
             shape |= {"linestyle": "none"}
-        ax.errorbar(of_model["block"], of_model[column], bars, elinewidth=0.5, **shape)
+        style.draw_intervals(ax, of_model["block"], of_model, column, elinewidth=0.5, **shape)
     # below the floor an arrow, within it a cross
     low = of_model[of_model["of_all"] < _FLOOR]
     within = of_model[of_model["of_all"] >= _FLOOR]
     ax.plot(within["block"], within["of_all"], "x", color=style.GREY, label="map of all rows on ordinary ones")
     ax.plot(low["block"], [_FLOOR] * len(low), marker=r"$\downarrow$", ms=6, ls="none", color=style.GREY)
     ax.set_ylim(_FLOOR - 0.06, 1.03)
-    _block_axis(ax)
+    style.number_blocks(ax)
 
 
 def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
@@ -116,15 +113,14 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
         bottom.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         bottom.yaxis.set_minor_formatter(NullFormatter())
         for ax in (top, bottom):
-            _block_axis(ax)
+            style.number_blocks(ax)
         top.set_xlabel("")
     for unused in [*upper[len(models) :], *lower[len(models) :]]:
         unused.set_axis_off()
     for top, bottom in zip(axes[::2, 0], axes[1::2, 0], strict=True):
         top.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
         bottom.set_ylabel("share of rows\nthat carry $R^2$")
-    handles, labels = upper[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5, handlelength=1.8)
+    style.legend(upper[0], ncols=5, handlelength=1.8)
     return figure
 
 
@@ -152,31 +148,23 @@ def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figu
             if shown.empty:
                 continue
             over_depth.plot(shown["block"], shown["r2"], label=label, **look)
-            _bars(ordinary, shown["block"], shown, "change_ordinary", look)
+            style.draw_intervals(ordinary, shown["block"], shown, "change_ordinary", **_BARS, **look)
         ordinary.axhline(0, color=style.GREY, lw=0.6)
         block = (as_it_is["r2"] - as_it_is["r2_ordinary"]).idxmax()
         of_block = of_model[of_model["block"] == block].reset_index()
-        _bars(every, of_block.index, of_block, "r2", {"color": "black", "marker": "o", "ls": "none"})
-        hollow = {"color": style.GREY, "marker": "o", "ls": "none", "mfc": "white"}
-        _bars(every, of_block.index, of_block, "r2_ordinary", hollow)
+        for column, color, face in (("r2", "black", "black"), ("r2_ordinary", style.GREY, "white")):
+            dots = {"color": color, "marker": "o", "ls": "none", "mfc": face}
+            style.draw_intervals(every, of_block.index, of_block, column, **_BARS, **dots)
         every.set_xticks(of_block.index, of_block["intervention"], rotation=90, fontsize=6)
         for ax in (over_depth, ordinary):
-            _block_axis(ax)
+            style.number_blocks(ax)
         over_depth.set_ylabel("$R^2_{\\mathrm{lin}}$, all rows")
         ordinary.set_ylabel("change of $R^2$, ordinary rows")
         every.set_ylabel("$R^2$: filled all, open ordinary")
         titles += [model, "ordinary rows", f"block {block}"]
     style.panels(axes.ravel(), titles)
-    handles: dict[str, Artist] = {}
-    for over_depth in axes[:, 0]:
-        handles |= dict(zip(*reversed(over_depth.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, handlelength=2.8)
+    style.legend(*axes[:, 0], ncols=4, handlelength=2.8)
     return figure
-
-
-def _bars(ax: Axes, places: pd.Index | pd.Series, table: pd.DataFrame, column: str, look: dict) -> None:
-    bars = style.error_bars(table[column], table[f"{column}_low"], table[f"{column}_high"])
-    ax.errorbar(places, table[column], bars, elinewidth=0.6, **look)
 
 
 def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figure:
@@ -187,8 +175,7 @@ def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figur
     for kind, ax in panels.items():
         _curves(ax, curves[curves["kind"] == kind], chosen)
         ax.set_xlabel("features left out" if "features" in kind else "rows left out")
-    handles, labels = panels[kinds[0]].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=2.8)
+    style.legend(panels[kinds[0]], ncols=4, handlelength=2.8)
     return figure
 
 
@@ -243,8 +230,7 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
         ax.plot([], [], **look)
     if table.empty:
         ax.text(0.5, 0.5, "no model predicts a next token", transform=ax.transAxes, ha="center", color=style.GREY)
-    for face, label in ((style.GREY, "with massive rows"), ("white", "without")):
-        ax.plot([], [], "o", color=style.GREY, mfc=face, label=label)
+    style.label_filled_and_open(ax, "with massive rows", "without")
     ax.axhline(0, color=style.GREY, lw=0.6)
     ax.set_yscale("symlog", linthresh=_LINEAR)
     ax.margins(y=0.08)
@@ -252,7 +238,7 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
     labels = [fill(f"({letter}) {words}", width=20) for letter, words in kinds.items()]
     ax.set_xticks(range(len(letters)), labels)
     ax.set(xlabel="", ylabel="cost, nats per token")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.8)
+    style.legend(ax, ncols=5, handlelength=2.8)
     return figure
 
 
@@ -277,8 +263,3 @@ def _names_at(
 def _on_axis(cost: float) -> float:
     """Where a cost is on an axis that is linear about 0 and logarithmic beyond, in decades."""
     return math.copysign(math.log10(1 + abs(cost) / _LINEAR), cost)
-
-
-def _block_axis(ax: Axes) -> None:
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
-    ax.set_xlabel("block")

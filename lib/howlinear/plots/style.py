@@ -14,15 +14,20 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 COLUMN = 3.3  # inches: one column of a paper
 PAGE = 6.9  # both columns
 GREY = "#6b6b6b"
 ACCENT = "#E69F00"  # for what is no model
+_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 
 _LOOKS = {  # family → look; the first whose name is part of the model's
     "mpnet": {"color": "#7A0177", "marker": "o", "linestyle": "-"},
@@ -54,6 +59,7 @@ _RC = {
     "lines.markersize": 3.5,
     "axes.linewidth": 0.6,
     "grid.linewidth": 0.4,
+    "figure.labelsize": 8,
     "figure.dpi": 150,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 220,
@@ -99,6 +105,15 @@ def published(marker: str, label: str = "_") -> dict[str, str | float]:
     return {"color": GREY, "linewidth": 0.6, "markersize": 2, "marker": marker, "zorder": 1, "label": label}
 
 
+def draw_published(axis: Axes, table: pd.DataFrame | None, across: str, up: str, **more: Any) -> None:
+    """Draw two columns of the paper's numbers, a line a model, its marker that of the model's own family."""
+    if table is None:
+        return
+    for model, blocks in table.groupby("model", sort=False):
+        thin = published(look(model)["marker"], f"{model}, the paper")
+        axis.plot(blocks[across], blocks[up], **thin | more)
+
+
 def panels(axes: Iterable[Axes], titles: Iterable[str] = ()) -> None:
     """Title the panels of a figure `(a) …`, `(b) …` in order, each at its left; without titles, by letters alone."""
     for letter, axis, title in zip_longest(ascii_lowercase, list(axes), list(titles)):
@@ -114,7 +129,7 @@ def abreast(panels: int, most: int = 3) -> int:
 
 
 def panel_grid(
-    names: Sequence[str], height: float, ylabel: str = "", most: int = 3, width: float = PAGE, **shared: Any
+    names: Sequence[str], height: float, ylabel: str = "", most: int | None = 3, width: float = PAGE, **shared: Any
 ) -> tuple[Figure, dict[str, Axes]]:
     """A figure with a panel for each name, titled by it, in rows as even as can be.
 
@@ -122,14 +137,14 @@ def panel_grid(
         names: of the panels, in order.
         height: of a row, in inches.
         ylabel: what the leftmost panel of each row says of its axis.
-        most: how many panels stand in a row at most.
+        most: how many panels stand in a row at most; None: all of them.
         width: of the figure, in inches.
         shared: whatever else `subplots` takes, as `sharey=True`.
 
     Returns:
         The figure, and name → panel.
     """
-    columns = abreast(len(names), most)
+    columns = abreast(len(names), most or len(names))
     rows = max(1, -(-len(names) // columns))
     size = (width, height * rows + 0.4)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **shared)
@@ -141,10 +156,58 @@ def panel_grid(
     return figure, dict(zip(names, axes.flat, strict=False))
 
 
-def error_bars(value: ArrayLike, low: ArrayLike, high: ArrayLike) -> np.ndarray:
-    """How far intervals reach below and above their values, shape (2, n), as matplotlib's `errorbar` takes them."""
-    value = np.asarray(value, dtype=float)
-    return np.stack([value - np.asarray(low, dtype=float), np.asarray(high, dtype=float) - value])
+def legend(*panels: Axes, ncols: int | None = None, loc: str = "outside upper center", **more: Any) -> Legend:
+    """One legend for a figure, outside its panels, of what some of them show; a label that several have stands once.
+
+    Args:
+        *panels: in the order of their entries.
+        ncols: entries in a row; None: all.
+        loc: where it stands.
+        **more: whatever else `Figure.legend` takes, as `handlelength=2.8`.
+    """
+    entries: dict[str, Artist] = {}
+    for axis in panels:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    return panels[0].figure.legend(entries.values(), entries, loc=loc, ncols=ncols or len(entries), **more)
+
+
+def label_filled_and_open(axis: Axes, filled: str, opened: str) -> None:
+    """Two entries of a legend, in no model's colour: what filled points are, and what open ones are."""
+    for face, label in ((GREY, filled), ("white", opened)):
+        axis.plot([], [], "o", color=GREY, markerfacecolor=face, label=label)
+
+
+def error_bars(table: pd.DataFrame, column: str) -> np.ndarray:
+    """How far a column's intervals reach below and above it, shape (2, n), as matplotlib's `errorbar` takes them."""
+    value, low, high = (table[f"{column}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+    return np.stack([value - low, high - value])
+
+
+def draw_intervals(axis: Axes, places: ArrayLike, table: pd.DataFrame, column: str, **look: Any) -> None:
+    """Draw a column of a table with its intervals, from `<column>_low` to `<column>_high`, at these places across."""
+    axis.errorbar(places, table[column], error_bars(table, column), **{"elinewidth": 0.7} | look)
+
+
+def side_by_side(names: Iterable[str], step: float) -> dict[str, float]:
+    """Name → how far its points are moved, so that those of several at one place stand beside one another."""
+    names = list(dict.fromkeys(names))
+    middle = (len(names) - 1) / 2
+    return {name: step * (number - middle) for number, name in enumerate(names)}
+
+
+def number_blocks(axis: Axes) -> None:
+    """Whole block numbers below a panel, as many as have room."""
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+    axis.set_xlabel("block")
+
+
+def mark_blocks(axis: Axes, blocks: pd.Series, few: int = 2) -> None:
+    """A tick at every other block, in deep models at every fifth, of few blocks at each."""
+    numbers = np.unique(blocks)
+    deep = len(numbers) > 0 and numbers[-1] > _DEEP
+    axis.set_xticks(np.arange(0, numbers[-1] + 1, 5) if deep else numbers[:: 1 + (len(numbers) > few)])
+    axis.set_xlabel("block")
 
 
 def sentence_figure(text: str) -> Figure:

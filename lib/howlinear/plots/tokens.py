@@ -46,10 +46,8 @@ def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handle
 def _curves(axis: Axes, own: pd.DataFrame, columns: dict[str, dict]) -> None:
     """Columns of a table with their intervals, block by block, each a little aside from the last."""
     places = np.arange(len(own))
-    for number, (column, look) in enumerate(columns.items()):
-        bars = style.error_bars(own[column], own[f"{column}_low"], own[f"{column}_high"])
-        shift = _ASIDE * (number - (len(columns) - 1) / 2)
-        axis.errorbar(places + shift, own[column], bars, elinewidth=0.6, **look)
+    for column, shift in style.side_by_side(columns, _ASIDE).items():
+        style.draw_intervals(axis, places + shift, own, column, elinewidth=0.6, **columns[column])
 
 
 def _looks(model: str) -> dict[str, dict]:
