@@ -119,7 +119,7 @@ def test_08_where_random_bands_are_narrow_most_blocks_of_public_models_lie_outsi
 @pytest.mark.parametrize("of", ["public", "minis"])
 def test_10_what_is_left_is_quadratic_and_of_many_products(of):
     degrees = tables.results(of, "10_degrees")
-    r2 = degrees["spectra"].set_index(["model", "block", "degree"]).r2.unstack()
+    r2 = degrees["spectra"].pivot_table(index=["model", "block"], columns="degree", values="r2")
     assert ((r2[2] - r2[1]) / (1 - r2[1])).min() > 0.5
     assert (degrees["probes"].query("rank == 16").share < 0.6).all()
 
