@@ -1,27 +1,22 @@
-from itertools import product
-
 import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.plots import corpora, style
 
 
 def curves(models=("mini-gpt2", "mini-llama"), texts=("docs", "code", "cpp"), count=4):
     """R² of 0.9 everywhere; intervals reach 0.1 down and 0.2 up."""
-    rows = list(product(models, texts, range(count)))
-    table = pd.DataFrame(rows, columns=["model", "corpus", "block"]).assign(r2=0.9)
-    return table.assign(r2_low=table.r2 - 0.1, r2_high=table.r2 + 0.2)
+    return with_ends(every(model=models, corpus=texts, block=range(count)).assign(r2=0.9), 0.1, 0.2, "r2")
 
 
 def drops(models=("mini-gpt2", "mini-llama"), texts=("docs", "code", "cpp"), count=4):
     """R² elsewhere would be 0.2 · (place fitted + place scored), and 0.01 lower each block on."""
-    rows = []
-    for model, fitted, scored, block in product(models, texts, texts, range(count)):
-        if fitted != scored:
-            drop = 0.9 - 0.2 * (texts.index(fitted) + texts.index(scored)) + 0.01 * block
-            rows.append((model, fitted, scored, block, drop, drop - 0.1, drop + 0.2))
-    return pd.DataFrame(rows, columns=["model", "fitted", "scored", "block", "drop", "drop_low", "drop_high"])
+    table = every(model=models, fitted=texts, scored=texts, block=range(count))
+    places = table["fitted"].map(texts.index) + table["scored"].map(texts.index)
+    table["drop"] = 0.9 - 0.2 * places + 0.01 * table["block"]
+    return with_ends(table[table["fitted"] != table["scored"]], 0.1, 0.2, "drop")
 
 
 def numbers(values):
@@ -33,7 +28,7 @@ def test_each_flank_shows_its_rows_its_own_line_and_the_other_one():
     rows["right"] = pd.DataFrame({"x": [1.0, 3.0], "y": [1.0, 9.0]})
     r2 = {("left", "left"): 0.891, ("left", "right"): -15.16, ("right", "left"): -17.58, ("right", "right"): 0.893}
     figure = corpora.flanks(rows, {"left": (-4.0, -3.0), "right": (4.0, -3.0)}, r2)
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) on the left flank", "(b) on the right flank"]
+    assert titles(figure) == ["(a) on the left flank", "(b) on the right flank"]
     for axis, own, slope in zip(figure.axes, ("left", "right"), (-4, 4), strict=True):
         points, *lines = axis.get_lines()
         np.testing.assert_array_equal(points.get_xydata(), rows[own])
@@ -42,22 +37,20 @@ def test_each_flank_shows_its_rows_its_own_line_and_the_other_one():
         np.testing.assert_allclose(away.get_ydata(), -slope * away.get_xdata() - 3)
         assert (home.get_color(), home.get_linestyle()) == (style.ACCENT, "-")
         assert (away.get_color(), away.get_linestyle()) == (style.GREY, "--")
-    words = [[text.get_text() for text in axis.get_legend().get_texts()] for axis in figure.axes]
-    assert words[0] == ["left line: $R^2$ = 0.89", "right line: $R^2$ = −17.6"]
-    assert words[1] == ["left line: $R^2$ = −15.2", "right line: $R^2$ = 0.89"]
+    assert legend(figure.axes[0]) == ["left line: $R^2$ = 0.89", "right line: $R^2$ = −17.6"]
+    assert legend(figure.axes[1]) == ["left line: $R^2$ = −15.2", "right line: $R^2$ = 0.89"]
 
 
 def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interval():
     table = curves()
     table.loc[(table["model"] == "mini-llama") & (table["corpus"] == "code") & (table["block"] == 2), "r2"] = 0.97
     figure = corpora.profiles(table)
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
+    assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama"]
     code = figure.axes[1].containers[1]
     np.testing.assert_allclose(numbers(code.lines[0].get_ydata()), [0.9, 0.9, 0.97, 0.9])
     np.testing.assert_allclose(numbers(code.lines[0].get_xdata()), range(4))  # the second of three stays in its place
-    first = code.lines[2][0].get_segments()[0]
-    np.testing.assert_allclose(first[:, 1], [0.8, 1.1])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["docs", "code", "cpp"]
+    np.testing.assert_allclose(bars(code)[0], [0.8, 1.1])
+    assert legend(figure) == ["docs", "code", "cpp"]
     assert figure.axes[0].get_ylabel() == "$R^2_{\\mathrm{lin}}$, held out"
 
 
@@ -110,7 +103,7 @@ def test_the_matrix_shows_means_over_blocks_fitted_down_and_scored_across():
     written = {text.get_position(): text.get_text() for text in above.texts}
     assert written[2, 0] == "0.30"
     assert written[0, 2] == "0.40"
-    assert [tick.get_text() for tick in above.get_yticklabels()] == ["docs", "code", "cpp"]
+    assert texts(above.get_yticklabels()) == ["docs", "code", "cpp"]
     assert (above.get_ylabel(), above.get_xlabel()) == ("fitted on", "scored on")
     assert above.get_title(loc="left") == "(a) mini-gpt2"
 
@@ -129,15 +122,15 @@ def test_below_it_lies_what_the_first_map_loses_on_every_other_corpus():
     docs, cpp = below.containers
     np.testing.assert_allclose(numbers(docs.lines[0].get_ydata()), 0.7 + 0.01 * np.arange(4))
     np.testing.assert_allclose(numbers(cpp.lines[0].get_ydata()), 0.3 + 0.01 * np.arange(4))
-    np.testing.assert_allclose(docs.lines[2][0].get_segments()[3][:, 1], [0.63, 0.93])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["scored on docs", "scored on cpp"]
+    np.testing.assert_allclose(bars(docs)[3], [0.63, 0.93])
+    assert legend(figure) == ["scored on docs", "scored on cpp"]
     assert below.get_ylabel() == "drop in $R^2$,\nmap of code"
 
 
 def test_of_a_single_text_it_is_said_that_nothing_can_be_carried():
     figure = corpora.transfer(curves(texts=("docs",)), drops(texts=("docs",)))
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), [[0.9]])
-    assert [text.get_text() for text in figure.axes[2].texts] == ["a single text: no other to score on"]
+    assert texts(figure.axes[2].texts) == ["a single text: no other to score on"]
 
 
 @pytest.mark.parametrize(("models", "texts", "count"), [(("one",), ("a", "b"), 1), (("a", "b"), "vwxyz", 40)])

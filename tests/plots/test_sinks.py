@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import legend
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.plots import sinks, style
 
 KINDS = {"a": "map of all rows", "b": "the same, massive rows kept", "e": "a constant at position 0"}
@@ -10,35 +10,16 @@ KINDS = {"a": "map of all rows", "b": "the same, massive rows kept", "e": "a con
 
 def blocks(*models, count=4):
     """R² of 0.5 and rising, with intervals; block 1 rests on massive rows and its map is of no use elsewhere."""
-    rows = []
-    for model in models:
-        for block in range(count):
-            sunk = block == 1
-            r2 = 0.97 if sunk else 0.5 + 0.001 * block
-            ordinary = 0.56 if sunk else r2
-            rows.append(
-                {
-                    "model": model,
-                    "block": block,
-                    "heaviest": 800.0 if sunk else 4.0,
-                    "r2": r2,
-                    "r2_low": r2 - 0.01,
-                    "r2_high": r2 + 0.02,
-                    "r2_ordinary": ordinary,
-                    "r2_ordinary_low": ordinary - 0.03,
-                    "r2_ordinary_high": ordinary + 0.01,
-                    "of_all": -116.0 if sunk else r2,
-                }
-            )
-    return pd.DataFrame(rows)
+    table = every(model=models, block=range(count))
+    r2 = 0.5 + 0.001 * table["block"]
+    table = table.assign(heaviest=4.0, r2=r2, r2_ordinary=r2, of_all=r2)
+    table.loc[table["block"] == 1, ["heaviest", "r2", "r2_ordinary", "of_all"]] = [800.0, 0.97, 0.56, -116.0]
+    return with_ends(with_ends(table, 0.01, 0.02, "r2"), 0.03, 0.01, "r2_ordinary")
 
 
 def flow(*models):
-    rows = []
-    for model in models:
-        rows.append({"model": model, "block": 1, "cosine": 1.0})
-        rows.append({"model": model, "block": 3, "cosine": -0.98})
-    return pd.DataFrame(rows, columns=["model", "block", "cosine"])
+    table = every(model=models, block=(1, 3))
+    return table.assign(cosine=table["block"].map({1: 1.0, 3: -0.98}))
 
 
 def labelled(ax, label):
@@ -67,7 +48,7 @@ def test_massive_draws_sizes_on_a_log_scale_with_the_cut_and_cosines_beside():
 
 def test_massive_has_one_panel_where_no_row_is():
     figure = sinks.massive(blocks("mini-gpt2").assign(heaviest=4.0), flow())
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) size"]
+    assert titles(figure) == ["(a) size"]
     figure.canvas.draw()
 
 
@@ -75,16 +56,14 @@ def test_with_and_without_draws_a_panel_a_model_with_intervals_and_arrows():
     table = blocks("mini-gpt2", "mini-llama", "mini-pythia", "smol")
     figure = sinks.with_and_without(table)
     shown = [ax for ax in figure.axes if ax.axison]
-    titles = [ax.get_title(loc="left") for ax in shown]
-    assert titles == ["(a) mini-gpt2", "(b) mini-llama", "(c) mini-pythia", "(d) smol"]
+    assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama", "(c) mini-pythia", "(d) smol"]
     for ax, model in zip(shown, ("mini-gpt2", "mini-llama", "mini-pythia", "smol"), strict=True):
         filled, hollow = ax.containers
         np.testing.assert_allclose(heights(filled), [0.5, 0.97, 0.502, 0.503])
         np.testing.assert_allclose(heights(hollow), [0.5, 0.56, 0.502, 0.503])
         assert hollow.lines[0].get_markerfacecolor() == "white"
         assert filled.lines[0].get_color() == style.look(model)["color"]
-        low, high = filled.lines[2][0].get_segments()[0][:, 1]
-        assert (low, high) == pytest.approx((0.49, 0.52))
+        assert bars(filled)[0] == pytest.approx([0.49, 0.52])
         within = labelled(ax, "map of all rows on ordinary ones")
         np.testing.assert_allclose(within.get_xydata(), [[0, 0.5], [2, 0.502], [3, 0.503]])
         (arrow,) = [line for line in ax.get_lines() if "arrow" in str(line.get_marker())]
@@ -94,29 +73,25 @@ def test_with_and_without_draws_a_panel_a_model_with_intervals_and_arrows():
 
 
 def curves(*models, count=3):
-    rows = []
+    tables = []
     for kind, counts in (("heaviest rows", [0, 1, 512]), ("loudest features", [0, 4])):
-        for model in models:
-            for block in range(count):
-                for place, left_out in enumerate(counts):
-                    r2 = 0.9 - 0.1 * place - 0.01 * block
-                    row = {"model": model, "block": block, "kind": kind, "left_out": left_out, "r2": r2}
-                    rows.append(row)
-    return pd.DataFrame(rows)
+        table = every(kind=[kind], model=models, block=range(count), left_out=counts)
+        tables.append(table.assign(r2=0.9 - 0.1 * table["left_out"].map(counts.index) - 0.01 * table["block"]))
+    return pd.concat(tables, ignore_index=True)
 
 
 def test_left_out_draws_a_line_a_block_the_mean_and_names_those_that_rest_on_tokens():
     resting = pd.DataFrame({"model": ["mini-gpt2"], "block": [2]})
     figure = sinks.left_out(curves("mini-gpt2", "mini-llama"), resting)
     rows, features = figure.axes
-    assert [ax.get_title(loc="left") for ax in (rows, features)] == ["(a) heaviest rows", "(b) loudest features"]
+    assert titles(figure) == ["(a) heaviest rows", "(b) loudest features"]
     assert [ax.get_xlabel() for ax in (rows, features)] == ["rows left out", "features left out"]
     lines = rows.get_lines()
     assert len(lines) == 2 * (3 + 1)
     np.testing.assert_allclose(lines[0].get_ydata(), [0.9, 0.8, 0.7])
     np.testing.assert_allclose(lines[3].get_ydata(), [0.89, 0.79, 0.69])
     assert lines[2].get_linewidth() > lines[1].get_linewidth()  # block 2 rests on tokens
-    assert [text.get_text() for text in rows.texts] == ["2"]
+    assert texts(rows.texts) == ["2"]
     np.testing.assert_allclose(lines[0].get_xdata(), [0, 1, 512])
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
@@ -141,18 +116,16 @@ def test_a_curve_ends_where_its_heavy_rows_do():
 
 
 def cuts(*models, count=3):
-    choices = [(cut, block, model) for model in models for block in range(count) for cut in (5.0, 10.0, 50.0)]
-    return pd.DataFrame(
-        {"model": model, "block": block, "cut": cut, "r2": 0.5 + cut / 100} for cut, block, model in choices
-    )
+    table = every(model=models, block=range(count), cut=(5.0, 10.0, 50.0))
+    return table.assign(r2=0.5 + table["cut"] / 100)
 
 
 def test_cuts_draws_a_line_a_cut_and_the_share_below():
     models = ("mini-gpt2", "mini-llama")
     table = blocks(*models, count=3).assign(r2_without_first=0.4, carrying_share=0.01)
     figure = sinks.cuts(cuts(*models), table)
-    first, second, share, _ = figure.axes
-    assert [ax.get_title(loc="left") for ax in (first, second)] == ["(a) mini-gpt2", "(b) mini-llama"]
+    first, _, share, _ = figure.axes
+    assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama"]
     assert legend(figure) == [*(f"≤ {cut} medians" for cut in (5, 10, 50)), "all rows", "without position 0"]
     np.testing.assert_allclose(labelled(first, "≤ 10 medians").get_ydata(), [0.6] * 3)
     np.testing.assert_allclose(labelled(first, "all rows").get_ydata(), [0.5, 0.97, 0.502])
@@ -162,29 +135,23 @@ def test_cuts_draws_a_line_a_cut_and_the_share_below():
 
 
 def effects(*models, arms=("none", "zero", "noise"), count=4):
-    rows = []
-    for model in models:
-        for arm in arms:
-            for block in range(2, 2 + count):
-                whole = 0.9 if block == 4 and arm != "zero" else 0.5
-                row = {"model": model, "intervention": arm, "block": block}
-                for name, value in (("r2", whole), ("r2_ordinary", 0.5), ("change_ordinary", 0.01 * block)):
-                    row |= {name: value, f"{name}_low": value - 0.01, f"{name}_high": value + 0.02}
-                rows.append(row)
-    return pd.DataFrame(rows)
+    table = every(model=models, intervention=arms, block=range(2, 2 + count))
+    table = table.assign(r2=0.5, r2_ordinary=0.5, change_ordinary=0.01 * table["block"])
+    table.loc[(table["block"] == 4) & (table["intervention"] != "zero"), "r2"] = 0.9
+    return with_ends(table, 0.01, 0.02, "r2", "r2_ordinary", "change_ordinary")
 
 
 def test_interventions_draws_what_is_behind_the_writer_and_the_block_that_rests_most_on_massive_rows():
     figure = sinks.interventions(effects("mini-gpt2", "smol"), {"zero": "to zero", "noise": "elsewhere"})
-    over_depth, ordinary, every, *others = figure.axes
-    assert len(others) == 3
-    assert [ax.get_title(loc="left") for ax in (over_depth, every)] == ["(a) mini-gpt2", "(c) block 4"]
+    over_depth, ordinary, of_block, *_ = figure.axes
+    names = ["(a) mini-gpt2", "(b) ordinary rows", "(c) block 4", "(d) smol", "(e) ordinary rows", "(f) block 4"]
+    assert titles(figure) == names
     assert legend(figure) == ["as it is", "to zero", "elsewhere"]
     np.testing.assert_allclose(labelled(over_depth, "as it is").get_xydata(), [[3, 0.5], [4, 0.9], [5, 0.5]])
     np.testing.assert_allclose(labelled(over_depth, "to zero").get_ydata(), [0.5] * 3)
     np.testing.assert_allclose(heights(ordinary.containers[0]), [0.03, 0.04, 0.05])
-    assert [tick.get_text() for tick in every.get_xticklabels()] == ["none", "zero", "noise"]
-    np.testing.assert_allclose(heights(every.containers[0]), [0.9, 0.5, 0.9])
+    assert texts(of_block.get_xticklabels()) == ["none", "zero", "noise"]
+    np.testing.assert_allclose(heights(of_block.containers[0]), [0.9, 0.5, 0.9])
     without_control = sinks.interventions(
         effects("smol", arms=("none", "zero")), {"zero": "to zero", "noise": "elsewhere"}
     )
@@ -215,16 +182,15 @@ def test_costs_draws_each_block_over_the_ways_that_it_has():
     assert list(plain.get_xdata()) == [0, 2]
     assert plain.get_markerfacecolor() == "white"
     assert sunk.get_markerfacecolor() != "white"
-    assert sorted(text.get_text() for text in ax.texts) == ["11", "4"]
-    labels = [tick.get_text() for tick in ax.get_xticklabels()]
-    assert labels[1] == "(b) the same,\nmassive rows kept"
+    assert sorted(texts(ax.texts)) == ["11", "4"]
+    assert texts(ax.get_xticklabels())[1] == "(b) the same,\nmassive rows kept"
     assert ax.get_yscale() == "symlog"
     assert legend(figure) == ["smol", "with massive rows", "without"]
 
 
 def test_costs_of_no_model_say_so():
     figure = sinks.costs(costs().iloc[:0], KINDS)
-    assert [text.get_text() for text in figure.axes[0].texts] == ["no model predicts a next token"]
+    assert texts(figure.axes[0].texts) == ["no model predicts a next token"]
     figure.canvas.draw()
 
 

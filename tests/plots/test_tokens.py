@@ -1,22 +1,16 @@
 import numpy as np
-import pandas as pd
 import pytest
 
-from helpers.drawn import titles
+from helpers.drawn import bars, every, texts, titles, with_ends
 from howlinear.plots import style, tokens
 
 
 def table(*models, blocks=3):
-    rows = []
-    for model in models:
-        for block in range(blocks):
-            row = {"model": model, "block": block, "token_share": 0.9 - 0.1 * block, "r2_train": 0.95}
-            row |= {"r2_vocabulary": 0.92, "r2_carried": 0.6 - block}
-            numbers = {"r2": 0.8, "r2_between": 0.9, "r2_within": 0.3 - block, "r2_table": 0.7}
-            for name, value in (numbers | {"r2_both": 0.85, "r2_previous": 0.82}).items():
-                row |= {name: value, f"{name}_low": value - 0.02, f"{name}_high": value + 0.03}
-            rows.append(row)
-    return pd.DataFrame(rows)
+    found = every(model=models, block=range(blocks))
+    found = found.assign(token_share=0.9 - 0.1 * found["block"], r2_train=0.95, r2_vocabulary=0.92)
+    numbers = {"r2": 0.8, "r2_between": 0.9, "r2_within": 0.3 - found["block"], "r2_table": 0.7}
+    numbers |= {"r2_both": 0.85, "r2_previous": 0.82}
+    return with_ends(found.assign(r2_carried=0.6 - found["block"], **numbers), 0.02, 0.03, *numbers)
 
 
 @pytest.mark.parametrize(("draw", "drawn"), [(tokens.parts, 2), (tokens.tables, 3)])
@@ -28,9 +22,7 @@ def test_each_model_has_a_panel_with_its_columns_and_intervals(draw, drawn):
         curves = [container for container in axis.containers if hasattr(container, "has_yerr")]
         assert len(curves) == drawn
         for container in curves:
-            _, _, (bars,) = container.lines
-            ends = np.array(bars.get_segments())[:, :, 1]
-            np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 0.05)
+            np.testing.assert_allclose(np.diff(bars(container)), 0.05)
         low, high = axis.get_ylim()
         assert low >= -0.5  # however far below 0 a block lies
         assert high > 1
@@ -61,6 +53,6 @@ def test_any_depth_and_any_number_of_models_is_drawn(blocks, models):
     for draw in (tokens.parts, tokens.tables, tokens.vocabulary):
         figure = draw(own)
         figure.canvas.draw()
-        named = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+        named = texts(figure.axes[0].get_xticklabels())
         assert named[0] == "0"
         assert len(named) <= 20
