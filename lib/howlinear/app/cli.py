@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -35,7 +35,6 @@ from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
     from transformers import PreTrainedModel
 
     from howlinear.app.measurement import Measurement
@@ -245,8 +244,13 @@ def measure(
         measurement = measure_all(loaded, text, options, swap, fresh)
         measurement = replace(measurement, model=model, dtype=dtype)
         if group.first:
-            write_measurement(measurement, targets)
-            show_measurement(measurement)
+            from howlinear.app.console import profile_notes, profile_table
+            from howlinear.app.page import render
+
+            makers = {"--json": measurement.to_dict, "--csv": measurement.to_frame}
+            makers |= {"--plot": lambda: hl.plots.profile(measurement.to_plot()), "--html": lambda: render(measurement)}
+            write_files(targets, makers)
+            show(profile_table(measurement, Console().width), profile_notes(measurement))
     stop = measurement.profile.stop
     if group.first and stop is not None and not stop.reached:
         _complain(f"{stop}")
@@ -278,27 +282,6 @@ def measure_all(
         at_once = max(1, options["batch_size"] // 2)
         profile = replace(profile, costs=hl.swap_costs(loaded, profile, profile.rows, at_once, progress))
     return Measurement(profile.model, profile, swap, untrained, rows, options["seed"])
-
-
-def write_measurement(measurement: Measurement, targets: Mapping[str, Path | None]) -> None:
-    """Write the files that were asked for."""
-    write_json(targets["--json"], measurement.to_dict)
-    write_csv(targets["--csv"], measurement.to_frame)
-    write_plot(targets["--plot"], lambda: _profile_figure(measurement.to_plot()))
-    if targets["--html"] is not None:
-        from howlinear.app.page import render
-
-        write_text(targets["--html"], lambda: render(measurement))
-
-
-def show_measurement(measurement: Measurement) -> None:
-    """Print the table, and what to think of it."""
-    from howlinear.app.console import profile_notes, profile_table
-
-    console = Console()
-    console.print(profile_table(measurement, console.width))
-    for line in profile_notes(measurement):
-        _say(line)
 
 
 # --- howlinear compare
@@ -343,12 +326,14 @@ def compare(
             f"{len(models)} models and {len(corpora)} texts: give two models, as in howlinear compare mini-gpt2 "
             "mini-llama, or one model and two texts, as in howlinear compare mini-gpt2 --corpus docs --corpus code"
         )
-    check_targets({"--json": json, "--plot": plot, "--html": html, "--csv": csv}, force)
+    targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
+    check_targets(targets, force)
     reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
     check_sources(models, corpora, reading)
     chosen = parse_blocks(blocks)
     pairs = [(model, text) for model in models for text in corpora]
 
+    from howlinear.app.console import comparison_notes, comparison_table
     from howlinear.ideas.corpora.comparison import comparison, measured
     from howlinear.models.ffn_sites import check_kind
 
@@ -362,11 +347,11 @@ def compare(
     names = tuple(f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
     compared = comparison(*both, names)
 
-    write_json(json, lambda: comparison_numbers(compared) | {"seed": seed})
-    write_csv(csv, lambda: both_frames(compared, names))
-    write_plot(plot, lambda: _profile_figure(both_frames(compared, names)))
-    write_text(html, lambda: comparison_page(compared, names, seed))
-    show_comparison(compared, names)
+    frame = both_frames(compared, names)
+    makers = {"--json": lambda: comparison_numbers(compared) | {"seed": seed}, "--csv": lambda: frame}
+    makers |= {"--plot": lambda: hl.plots.profile(frame), "--html": lambda: comparison_page(compared, names, seed)}
+    write_files(targets, makers)
+    show(comparison_table(compared, names, Console().width), comparison_notes(compared))
 
 
 def comparison_numbers(compared: Comparison) -> dict[str, Any]:
@@ -411,18 +396,8 @@ def comparison_page(compared: Comparison, names: tuple[str, str], seed: int) -> 
     settings["versions"] = ", ".join(f"{name} {version}" for name, version in numbers.versions().items())
     costs = compared.first.costs or compared.second.costs
     notes, columns = comparison_notes(compared), comparison_columns(compared)
-    figure = partial(_profile_figure, both_frames(compared, names))
+    figure = partial(hl.plots.profile, both_frames(compared, names))
     return render_page("comparison.html.jinja", " beside ".join(names), figure, notes, columns, settings, costs=costs)
-
-
-def show_comparison(compared: Comparison, names: tuple[str, str]) -> None:
-    """Print both profiles beside one another, and what to think of them."""
-    from howlinear.app.console import comparison_notes, comparison_table
-
-    console = Console()
-    console.print(comparison_table(compared, names, console.width))
-    for line in comparison_notes(compared):
-        _say(line)
 
 
 # --- howlinear tokens
@@ -472,13 +447,13 @@ def tokens(
     profile = hl.measure(loaded, packed, blocks=chosen, batch_size=batch_size, progress=progress, site=site)
     errors = hl.token_errors(loaded, profile, tokens=tokens, batch_size=batch_size, progress=progress)
     measurement = Measurement(model, profile, rows_asked=rows, seed=seed, dtype=dtype)
-    write_csv(csv, lambda: errors)
-    write_text(html, lambda: render_tokens([(errors, measurement)]))
-
-    console = Console()
+    write_files(targets, {"--csv": lambda: errors, "--html": lambda: render_tokens([(errors, measurement)])})
     caption = "shares of the residual ‖y − ŷ‖² over the tokens shown"
-    console.print(fit_table(token_columns(errors), console.width, headline(measurement), caption))
-    _say(f"{errors['block'].eq(errors['block'].iloc[0]).sum():,} held-out tokens are shown; --html shows their text")
+    count = errors["block"].eq(errors["block"].iloc[0]).sum()
+    show(
+        fit_table(token_columns(errors), Console().width, headline(measurement), caption),
+        [f"{count:,} held-out tokens are shown; --html shows their text"],
+    )
 
 
 # --- howlinear compress
@@ -565,17 +540,13 @@ def compress(
     card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters, written, text.tokenizer)
     hl.save(written, out, card, text.tokenizer, force)
     compression = Compression(model, loaded, smaller, packed, outcome, seed, dtype)
-    write_json(json, compression.to_dict)
-    write_csv(csv, compression.to_frame)
-    write_plot(plot, compression.draw)
-    write_text(html, compression.render)
-    Console().print(outcome_table(outcome))
+    makers = {"--json": compression.to_dict, "--csv": compression.to_frame}
+    write_files(targets, makers | {"--plot": compression.draw, "--html": compression.render})
     *lines, sizes = compression.notes
     padded = written.num_parameters()
     if padded != smaller.num_parameters():
         sizes += f" ({padded:,} once padded to multiples of {MULTIPLE})"
-    for line in [*lines, f"{sizes}, written to {out}"]:
-        _say(line)
+    show(outcome_table(outcome), [*lines, f"{sizes}, written to {out}"])
 
 
 def check_budget(max_dppl: float | None, max_parameters: float | None, units: bool, alike: bool) -> None:
@@ -829,11 +800,7 @@ def check_placement(reading: Reading, processes: int = 1) -> None:
 def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str | None, possible: bool) -> bool | None:
     """Whether a model's weights are to stay in their files; None where that depends on what is free.
 
-    Args:
-        layerwise: what was asked for, if anything.
-        work: the folder that keeps what is done.
-        device_map: where a whole model is spread to.
-        possible: whether all that is asked for can be had layer by layer.
+    `possible` says whether all that is asked for can be had layer by layer.
 
     Raises:
         InputError: options that exclude each other.
@@ -905,50 +872,43 @@ def hide_bars() -> None:
     hub_logging.set_verbosity_error()
 
 
-def write_json(path: Path | None, content: Callable[[], dict[str, Any]]) -> None:
-    """Write numbers, if a file was asked for."""
-    if path is not None:
-        from howlinear.files import numbers
+def write_files(targets: Mapping[str, Path | None], makers: Mapping[str, Callable[[], Any]]) -> None:
+    """Write the files that were asked for, each whole or not at all.
 
-        numbers.save(path, content())
+    Args:
+        targets: option → the file that it names, if it was given.
+        makers: option → what makes the numbers, the table, the figure or the page for it.
+    """
+    from howlinear.files import atomic, numbers
 
+    for option, path in targets.items():
+        if path is None:
+            continue
+        if option == "--plot":
+            from howlinear.plots import style
 
-def write_text(path: Path | None, text: Callable[[], str]) -> None:
-    """Write a page, if a file was asked for."""
-    if path is not None:
-        from howlinear.files import atomic
-
+            style.use()
+        made = makers[option]()
+        if option == "--json":
+            numbers.save(path, made)
+            continue
         with atomic.written_aside(path) as aside:
-            aside.write_text(text(), encoding="utf-8")
-
-
-def write_csv(path: Path | None, frame: Callable[[], pd.DataFrame]) -> None:
-    """Write a table, if a file was asked for."""
-    if path is not None:
-        from howlinear.files import atomic
-
-        with atomic.written_aside(path) as aside:
-            frame().to_csv(aside, index=False, encoding="utf-8")
-
-
-def write_plot(path: Path | None, draw: Callable[[], Figure]) -> None:
-    """Draw in the project's style, if a file was asked for."""
-    if path is not None:
-        from howlinear.files import atomic
-        from howlinear.plots import style
-
-        style.use()
-        with atomic.written_aside(path) as aside:
-            draw().savefig(aside, bbox_inches="tight", pad_inches=0.03)
-
-
-def _profile_figure(frame: pd.DataFrame) -> Figure:
-    from howlinear.plots import profile
-
-    return profile(frame)
+            if option == "--csv":
+                made.to_csv(aside, index=False, encoding="utf-8")
+            elif option == "--plot":
+                made.savefig(aside, bbox_inches="tight", pad_inches=0.03)
+            else:
+                aside.write_text(made, encoding="utf-8")
 
 
 # --- Showing
+
+
+def show(table: Table, lines: Iterable[str]) -> None:
+    """Print what a command found, and below it what to think of that, a line each."""
+    Console().print(table)
+    for line in lines:
+        _say(line)
 
 
 def _print_listed(notebook: Listed) -> None:

@@ -44,14 +44,7 @@ class Column:
 
 
 def fit_table(columns: Iterable[Column], width: int, title: str, caption: str = "") -> Table:
-    """A table of as many columns as have room; the caption says what was left out.
-
-    Args:
-        columns: in the order in which they are to stand.
-        width: characters in a line.
-        title: what stands above the table.
-        caption: what stands below it.
-    """
+    """A table of as many columns as have room in lines of so many characters; the caption says what was left out."""
     shown = list(columns)
     left_out: list[Column] = []
     console = Console(width=10_000)  # to measure what a table would take
@@ -77,12 +70,7 @@ def _table(columns: Iterable[Column], title: str | None = None, caption: str | N
 
 
 def profile_table(measurement: Measurement, width: int) -> Table:
-    """The profile as a table, a row a block.
-
-    Args:
-        measurement: what was measured.
-        width: characters in a line.
-    """
+    """The profile as a table of lines of so many characters, a row a block."""
     caption = "held-out documents; jackknife over document folds; median over features"
     if measurement.profile.costs is not None:
         caption += "; ΔPPL: of the block alone replaced by its map"
@@ -218,13 +206,7 @@ def spelt(text: str | None) -> str:
 
 
 def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -> Table:
-    """Two profiles block by block, and where they agree in depth the difference with its interval.
-
-    Args:
-        compared: the two.
-        names: what to call them.
-        width: characters in a line.
-    """
+    """Two profiles block by block, and where they agree in depth the difference with its interval."""
     caption = "A − B: held-out documents; jackknife over document folds"
     if compared.first.costs is not None or compared.second.costs is not None:
         caption += "; ΔPPL: of the block alone replaced by its map"

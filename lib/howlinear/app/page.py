@@ -79,11 +79,7 @@ def render_page(
 
 
 def thoughts(profile: Profile) -> list[str]:
-    """What to think of a measurement, a sentence each: its span, its dearest block, and what R²_lin does not tell.
-
-    Args:
-        profile: what was measured.
-    """
+    """What to think of a measurement, a sentence each: its span, its dearest block, and what R²_lin does not tell."""
     r2 = {block: found.r2 for block, found in profile.items()}
     least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
     sentences = []

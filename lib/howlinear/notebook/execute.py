@@ -220,11 +220,6 @@ def _declared_by(statement: ast.stmt, comment: str) -> dict[str, Parameter]:
 def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict[str, Any]:
     """The given parameters, ready for papermill.
 
-    Args:
-        stem: name of the notebook, for messages.
-        given: name → value.
-        notebook: with a parameters cell.
-
     Raises:
         InputError: the notebook has no such parameter, or the value is of another type than its default.
     """

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -164,19 +165,13 @@ def _described() -> dict[str, str]:
     if not cpuinfo.is_file():
         return {}
     first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
-    said = {}
-    for line in first.splitlines():
-        name, _, value = line.partition(":")
-        said[name.strip()] = value.strip()
-    return said
+    return dict(re.findall(r"^(.*?)\s*:[ \t]*(.*)$", first, re.MULTILINE))
 
 
 def _in_package(model: Packaged) -> dict[str, str]:
     """SHA-256 of the files of a model in a package, as they must be, by the package's requirement and their names."""
-    named = {}
-    for below, sha256 in model.sha256.items():
-        named[f"{model.requirement}: {below or Path(model.weights).name}"] = sha256
-    return named
+    weights = Path(model.weights).name
+    return {f"{model.requirement}: {below or weights}": sha256 for below, sha256 in model.sha256.items()}
 
 
 def _hub_commit(source: str) -> str:
