@@ -284,12 +284,12 @@ for activation, variance in in_all.items():
 # %%
 of_models = [measure.gaussian_table(name, run.model(name), stored[name].blocks) for name in run.models]
 gaussian = run.record("gaussian", pd.concat(of_models))
-foretold = run.record("foretold", measure.foretold_table(gaussian))
+agreement = run.record("predicted", measure.predicted_table(gaussian))
 run.folded("every block", gaussian.set_index(["model", "block", "counted"]).round(3))
 
 # %% tags=["nbval-check-output"]
 print(f"R²_lin and its prediction over blocks; within: no farther apart than {measure.NEAR}")
-print(foretold.drop(columns="follows_massive").round(2).to_string(index=False))
+print(agreement.drop(columns="follows_massive").round(2).to_string(index=False))
 
 # %% [markdown]
 # **How to read it.** A point a block: across, the $R^2_{\mathrm{lin}}$ predicted for Gaussian inputs of the same mean
@@ -298,7 +298,7 @@ print(foretold.drop(columns="follows_massive").round(2).to_string(index=False))
 # where it has any.
 
 # %%
-run.figure(figures.foretold(gaussian), "gaussian")
+run.figure(figures.predicted(gaussian), "gaussian")
 plt.show()
 
 # %% [markdown]

@@ -69,7 +69,10 @@ def refused(howlinear):
     """Runs the command, which must end with exit code 2 and one line on standard error that holds a message."""
 
     def run(message, *arguments):
-        refused(message, *arguments)
+        code, out, err = howlinear(*arguments)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
 
     return run
 

@@ -185,15 +185,15 @@ def test_ordinary_rows_have_an_excess_of_their_own(gpt2, monkeypatch):
     np.testing.assert_allclose(table["massive_share"], [1 - squares[1] / squares[0], 0, 0, 0], atol=1e-3)
 
 
-def test_how_well_it_is_foretold_by_hand():
+def test_how_well_it_is_predicted_by_hand():
     """Excesses 0.1, −0.2 and 0.3: as the massive rows' shares go up, so do their sizes."""
     table = pd.DataFrame({"model": "a", "block": range(4), "counted": "all", "massive_share": [0.0, 0.5, 0.9, 0.7]})
     table["r2_limit"], table["r2_gaussian"] = [0.6, 0.5, 0.9, np.nan], [0.5, 0.7, 0.6, 0.1]
     table["excess"] = [0.1, -0.2, 0.3, np.nan]
-    (found,) = recorded(measure.foretold_table(table), "foretold").to_dict("records")
+    (found,) = recorded(measure.predicted_table(table), "predicted").to_dict("records")
     assert found.pop("correlation") == round(np.corrcoef([0.6, 0.5, 0.9], [0.5, 0.7, 0.6])[0, 1], 2)
     assert found == {"model": "a", "counted": "all", "blocks": 3, "error": 0.2, "within": 1, "follows_massive": 1.0}
-    assert recorded(measure.foretold_table(table.assign(r2_limit=np.nan)), "foretold").empty
+    assert recorded(measure.predicted_table(table.assign(r2_limit=np.nan)), "predicted").empty
 
 
 def test_streamed_products_of_a_model_are_a_curve(gpt2, long_rows):

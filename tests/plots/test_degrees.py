@@ -32,7 +32,7 @@ def test_a_spectrum_goes_below_zero_but_not_without_end():
     assert degrees.spectrum(table).axes[0].get_ylim()[0] == -1
 
 
-def foretold():
+def predicted():
     """Three blocks of one model, the last with massive rows, and one of another."""
     models = ["mini-gpt2"] * 6 + ["mini-llama"]
     table = pd.DataFrame(
@@ -44,20 +44,21 @@ def foretold():
 
 
 def test_a_block_stands_where_its_prediction_and_its_limit_meet_and_again_without_massive_rows():
-    (axis,) = degrees.foretold(foretold()).axes
-    np.testing.assert_allclose(points(axis, "mini-gpt2"), [[0.45, 0.5], [0.65, 0.6], [0.6, 0.95]])
-    np.testing.assert_allclose(points(axis, "mini-gpt2, ordinary rows"), [[0.35, 0.4]])
-    np.testing.assert_allclose(points(axis, "mini-llama"), [[0.75, 0.7]])
-    assert axis.get_legend_handles_labels()[1] == ["mini-gpt2", "mini-gpt2, ordinary rows", "mini-llama"]
-    both = [[0.6, 0.95], [0.35, 0.4]]
-    assert any(np.array_equal(line.get_xydata(), both) for line in axis.lines)  # that they are one
-    across, up = (bars.get_segments() for bars in axis.containers[0].lines[2])
+    gpt2, llama = degrees.predicted(predicted()).axes
+    every, ordinary, *_ = gpt2.containers
+    np.testing.assert_allclose(every.lines[0].get_xydata(), [[0.45, 0.5], [0.65, 0.6], [0.6, 0.95]])
+    np.testing.assert_allclose(ordinary.lines[0].get_xydata(), [[0.35, 0.4]])
+    np.testing.assert_allclose(llama.containers[0].lines[0].get_xydata(), [[0.75, 0.7]])
+    assert any(
+        np.array_equal(line.get_xydata(), [[0.6, 0.95], [0.35, 0.4]]) for line in gpt2.lines
+    )  # that they are one
+    across, up = (bars.get_segments() for bars in every.lines[2])
     np.testing.assert_allclose([end[:, 0] for end in across], [[0.43, 0.46], [0.63, 0.66], [0.58, 0.61]])
     np.testing.assert_allclose([end[:, 1] for end in up], [[0.48, 0.51], [0.58, 0.61], [0.93, 0.96]])
 
 
 def test_blocks_without_a_limit_are_a_sentence():
-    figure = degrees.foretold(foretold().assign(r2_limit=np.nan))
+    figure = degrees.predicted(predicted().assign(r2_limit=np.nan))
     assert not figure.axes
     assert "too few" in figure.texts[0].get_text()
 

@@ -46,32 +46,37 @@ def _draw_spectrum(axis: Axes, of_model: pd.DataFrame, degrees: Sequence[int]) -
     style.mark_blocks(axis, of_model.block)
 
 
-def foretold(table: pd.DataFrame) -> Figure:
-    """What R²_lin tends to against what second moments say, a point a block; open: ordinary rows, linked to all."""
+def predicted(table: pd.DataFrame) -> Figure:
+    """What R²_lin tends to against what second moments say, a panel a model and a point a block.
+
+    Open: a block's ordinary rows alone, linked to all of them.
+    """
     known = table.dropna(subset="r2_limit")
     if known.empty:
         return style.sentence_figure("The rows are too few to say what R²_lin tends to with more, in any block.")
-    figure, axis = plt.subplots(figsize=(style.COLUMN, 3.0))
-    for model, of_model in known.groupby("model", sort=False):
-        _draw_predictions(axis, of_model, model)
+    names = known.model.unique().tolist()
+    limit = "$R^2_{\\mathrm{lin}}$, limit of ever more rows"
+    figure, panels = style.panel_grid(names, 2.3, limit, sharex=True, sharey=True)
     lowest = min(0.0, known.r2_limit.min(), known.r2_gaussian.min())
-    axis.plot([lowest, 1], [lowest, 1], color=style.GREY, lw=0.8, zorder=1)
-    limits = (max(-0.5, lowest), 1.02)
-    axis.set(xlim=limits, ylim=limits, aspect="equal")
-    axis.set_xlabel("$R^2_{\\mathrm{lin}}$ if inputs were Gaussian")
-    axis.set_ylabel("$R^2_{\\mathrm{lin}}$, limit of ever more rows")
-    axis.legend(loc="upper left")
+    limits = (max(-0.5, lowest), 1.03)
+    for model, axis in panels.items():
+        _draw_predictions(axis, known[known.model == model], style.look(model))
+        axis.plot(limits, limits, color=style.GREY, lw=0.8, zorder=1)
+        axis.set(xlim=limits, ylim=limits, aspect="equal")
+    figure.supxlabel("$R^2_{\\mathrm{lin}}$ if inputs were Gaussian")
+    if known.massive_share.any():
+        style.label_filled_and_open(panels[names[0]], "all rows", "without massive rows")
+        style.legend(panels[names[0]])
     return figure
 
 
-def _draw_predictions(axis: Axes, of_model: pd.DataFrame, model: str) -> None:
-    look = style.look(model)
+def _draw_predictions(axis: Axes, of_model: pd.DataFrame, look: dict[str, Any]) -> None:
     of_all = of_model[of_model.counted == "all"]
     with_massive = of_all[of_all.massive_share > 0].block
     ordinary = of_model[(of_model.counted == "ordinary") & of_model.block.isin(with_massive)]
     points = {"color": look["color"], "fmt": look["marker"], "ls": "none", "elinewidth": 0.6}
-    _draw_points(axis, of_all, points | {"label": model})
-    _draw_points(axis, ordinary, points | {"label": f"{model}, ordinary rows", "mfc": "white"})
+    _draw_points(axis, of_all, points)
+    _draw_points(axis, ordinary, points | {"mfc": "white"})
     # a thin line from a block with all its rows to the same block without massive ones
     both = of_all.merge(ordinary, on="block", suffixes=["", "_ordinary"])
     across = both[["r2_gaussian", "r2_gaussian_ordinary"]].T

@@ -27,7 +27,7 @@ HELD = 16_000_000  # inputs held in memory at a time, rows × width × blocks
 KERNELS = {"degree 2": polynomial(2), "degree 3": polynomial(3), "Gaussian": gaussian}
 KEYS = ["model", "block"]
 NEAR = 0.1
-"""R²_lin that lies no farther from what second moments say is foretold; our choice."""
+"""R²_lin that lies no farther from what second moments say is predicted; our choice."""
 
 
 def survey_blocks(
@@ -155,7 +155,7 @@ def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidde
     r2_train, r2_test = score(fitted), score(held_out)
     limit = limits.limit(r2_train, r2_test) if limits.enough(r2_train, r2_test) else float("nan")
     every = [float(predict_spectrum(parts, moments, 1)[0]) for moments in (fitted, *left_out(train))]
-    predicted, foretold = every[0], every[1:]
+    predicted, without_folds = every[0], every[1:]
 
     # Without a train fold the map is another, and so is the prediction; without a held-out fold the score alone is
     refitted = []
@@ -163,17 +163,17 @@ def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidde
         score_refit = PooledR2(refit)
         refitted.append(limits.limit(score_refit(others), score_refit(held_out)))
     rescored = [limits.limit(r2_train, score(others)) for others in left_out(test)]
-    gaps = [of_map - of_moments for of_map, of_moments in zip(refitted, foretold, strict=True)]
+    gaps = [of_map - of_moments for of_map, of_moments in zip(refitted, without_folds, strict=True)]
     row = {
         **Estimate.jackknife(limit, refitted, rescored).columns("r2_limit"),
-        **Estimate.jackknife(predicted, foretold).columns("r2_gaussian"),
+        **Estimate.jackknife(predicted, without_folds).columns("r2_gaussian"),
         **Estimate.jackknife(limit - predicted, gaps, rescored).columns("excess"),
     }
     return pd.DataFrame([row])
 
 
-def foretold_table(gaussian: pd.DataFrame) -> pd.DataFrame:
-    """Table `foretold`: how well second moments foretell R²_lin, a row a model and the rows that are counted.
+def predicted_table(gaussian: pd.DataFrame) -> pd.DataFrame:
+    """Table `predicted`: how well second moments predict R²_lin, a row a model and the rows that are counted.
 
     Pearson's `correlation` over blocks, the mean of |excess| as `error`, in how many `blocks` it is `within` `NEAR`,
     and Spearman's correlation of |excess| with the massive rows' share, `follows_massive`.
