@@ -56,13 +56,13 @@ def predicted(table: pd.DataFrame) -> Figure:
         return style.sentence_figure("The rows are too few to say what R²_lin tends to with more, in any block.")
     names = known.model.unique().tolist()
     limit = "$R^2_{\\mathrm{lin}}$, limit of ever more rows"
-    figure, panels = style.panel_grid(names, 2.3, limit, sharex=True, sharey=True)
+    figure, panels = style.panel_grid(names, 2.45, limit, sharex=True, sharey=True)
     lowest = min(0.0, known.r2_limit.min(), known.r2_gaussian.min())
     limits = (max(-0.5, lowest), 1.03)
     for model, axis in panels.items():
         _draw_predictions(axis, known[known.model == model], style.look(model))
         axis.plot(limits, limits, color=style.GREY, lw=0.8, zorder=1)
-        axis.set(xlim=limits, ylim=limits, aspect="equal")
+        axis.set(xlim=limits, ylim=limits, box_aspect=1)
     figure.supxlabel("$R^2_{\\mathrm{lin}}$ if inputs were Gaussian")
     if known.massive_share.any():
         style.label_filled_and_open(panels[names[0]], "all rows", "without massive rows")
