@@ -131,11 +131,6 @@ def test_07_a_shortfall_in_a_public_model_is_not_largest_at_the_largest_conditio
     assert worst.condition < beside.condition.max()
 
 
-@pytest.mark.parametrize("of", ["public", "minis"])
-def test_11_no_protocol_changes_the_order_of_the_models(of):
-    assert len(tables.results(of, "11_protocol")["orders"]) == 1
-
-
 def test_13_of_the_papers_texts_the_ledger_has_no_tick_and_between_the_end_blocks_r_falls():
     on_prose = embedded("13_claims")["other_texts"]
     assert set(on_prose.claim) == {"text-same-shape", "text-small-shift"}
