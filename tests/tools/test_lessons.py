@@ -30,7 +30,7 @@ def test_every_notebook_has_a_plan_that_fills_the_lesson_and_answers_a_misconcep
         assert of_notebook["minutes"].keys() == PARTS, stem
         assert sum(of_notebook["minutes"].values()) == lessons.MINUTES, stem
         assert of_notebook["in_class"] != of_notebook["at_home"], stem
-        assert of_notebook["discuss"].rstrip().endswith("?") or "?" in of_notebook["discuss"], stem
+        assert "?" in of_notebook["discuss"], stem
         assert "number" in of_notebook["misconceptions"][0], stem
         lessons.page(stem, of_notebook, describe_recorded(paths.results("minis"), stem))
 
