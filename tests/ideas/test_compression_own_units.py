@@ -73,6 +73,15 @@ def test_a_budget_is_kept_and_nearly_used(model, rows, share, alike):
         assert len(set(found.units.values())) == 1
 
 
+def test_blocks_of_unequal_widths_can_be_made_alike(model, rows):
+    uneven = compress(model, rows, 0.9).model
+    assert len(set(counts(uneven).values())) > 1
+    found = compress(uneven, rows, 0.8, alike=True)
+    (count,) = set(counts(found.model).values())
+    assert count <= min(counts(uneven).values())
+    assert found.model.num_parameters() <= 0.8 * uneven.num_parameters()
+
+
 def test_what_it_says_it_costs_is_what_it_costs(model, rows):
     found = compress(model, rows, 0.75)
     test = rows.ids[rows.test]

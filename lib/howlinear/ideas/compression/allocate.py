@@ -185,10 +185,11 @@ def allocate_units(
     if not alike:
         places = allocate_budget(options, budget)
         return {block: int(options[block]["units"].iloc[place]) for block, place in places.items()}
-    # the most units that all blocks may keep alike
-    sizes = [table.set_index("units")["parameters"] for table in options.values()]
-    for count in sizes[0].index:
-        if sum(int(of_block[count]) for of_block in sizes) <= budget:
+    # the most units that all blocks may keep alike, of the sizes that the narrowest of them has
+    narrowest = min(options.values(), key=lambda table: table["units"].max())
+    of_a_unit, fixed = (sum(sizes) for sizes in zip(*(unit_sizes(model, site) for site in chosen), strict=True))
+    for count in narrowest["units"]:
+        if count * of_a_unit + fixed <= budget:
             return dict.fromkeys(options, int(count))
     raise InputError(f"{budget:,} parameters for {len(options)} blocks are too few for one hidden unit in each")
 
