@@ -114,12 +114,13 @@ def profiles(table: pd.DataFrame) -> Figure:
     """The profile of every model under each protocol that has a name: a panel a model."""
     models = list(table.model.unique())
     figure, panels = style.panel_grid(models, 2.1, "$R^2_{\\mathrm{lin}}$", most=None, sharey=True)
+    shifts = style.side_by_side(table.protocol, 0.16)  # so that bars do not cover one another
     for model, axis in panels.items():
         color = style.look(model)["color"]
-        for number, (protocol, mine) in enumerate(table[table.model == model].groupby("protocol", sort=False)):
+        for protocol, mine in table[table.model == model].groupby("protocol", sort=False):
             look = _NAMED.get(protocol, {"ls": "-.", "marker": "^"})
-            shift = 0.16 * (number - 0.5)  # side by side, so that bars do not cover one another
-            style.draw_intervals(axis, mine.block + shift, mine, "r2", color=color, lw=1, label=protocol, **look)
+            places = mine.block + shifts[protocol]
+            style.draw_intervals(axis, places, mine, "r2", color=color, lw=1, label=protocol, **look)
         style.number_blocks(axis)
     style.legend(panels[models[0]], loc="outside lower center", labelcolor="black")
     return figure
