@@ -76,7 +76,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
         rise = base * (exp(cost(share)) - 1)
         units = {0: round(share / STEP)}  # which share it is
         delta = Change(Estimate(rise, rise, rise))
-        return Compressed(gpt2, units, base, base + rise, delta, price(share), None, (1.0, 1.0))
+        return Compressed(gpt2, units, base, base + rise, delta, price(share), None, (1.0, 1.0), 1, price(share))
 
     for name, stands_for in {
         "least_share": lambda *_: 0.2,

@@ -65,7 +65,7 @@ class Compressed:
         next_price: what is predicted for one part in a hundred of all parameters less; None where that cannot be.
         speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
         multiple: what the numbers of hidden units are multiples of.
-        free_price: what is predicted for the same budget where they may be any, nats per token.
+        free_price: what is predicted for the same budget where they may be any number, nats per token.
     """
 
     model: PreTrainedModel
@@ -76,8 +76,8 @@ class Compressed:
     price: float
     next_price: float | None
     speeds: tuple[float, float]
-    multiple: int = 1
-    free_price: float | None = None
+    multiple: int
+    free_price: float
 
     @property
     def outlook(self) -> str:
@@ -200,6 +200,7 @@ def evaluate(
     losses, speed = whole
     after, speed_after = timed_losses(smaller, rows.ids[rows.test], max(1, calibration.batch_size // 2))
     found = layout(calibration, share, alike)
+    free_price = found.price if calibration.multiple == 1 else layout(calibration, share, alike, multiple=1).price
     kept = smaller.num_parameters() / calibration.model.num_parameters()
     try:
         next_price = layout(calibration, kept - 0.01, alike).price
@@ -215,7 +216,7 @@ def evaluate(
         next_price=next_price,
         speeds=(speed, speed_after),
         multiple=calibration.multiple,
-        free_price=layout(calibration, share, alike, multiple=1).price,
+        free_price=free_price,
     )
 
 
