@@ -40,11 +40,12 @@ def survey_blocks(
     kernel_rows: Sequence[int],
     counts: Sequence[int],
     directions: Sequence[int],
+    held: int = HELD,
 ) -> dict[str, pd.DataFrame]:
     """Tables `spectra` and `blocks`; of checked blocks `neurons` and `kernels`; of the middle one `directions`."""
     middle = checked[len(checked) // 2]
     found: dict[str, list[pd.DataFrame]] = {}
-    for block, captured in captured_blocks(model, rows, blocks):
+    for block, captured in captured_blocks(model, rows, blocks, held):
         parts = take_apart(model, block)
         is_middle = block == middle
         tables = {
