@@ -771,11 +771,29 @@ def test_compress_to_a_share_of_the_parameters(howlinear, text, folder, tmp_path
     assert (code, err) == (0, "")
 
 
-def test_compress_in_the_form_of_decilm(howlinear, refused, text, folder, tokenizer, tmp_path):
-    llama = new_model("mini-llama", blocks=3, width=32, vocabulary=len(tokenizer))
-    llama.save_pretrained(tmp_path / "llama")
-    tokenizer.save_pretrained(tmp_path / "llama")
-    options = ("--corpus", text, "--rows", 4096, "--max-dppl", 500, "--decilm", "--out", tmp_path / "small")
+@pytest.fixture
+def saved_llama(tokenizer, tmp_path):
+    """Saves a LLaMA of three blocks with its tokenizer as `llama`, and returns it."""
+
+    def save(width, units):
+        shape = {"hidden_size": width, "intermediate_size": units, "num_hidden_layers": 3, "num_attention_heads": 2}
+        llama = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape))
+        llama.save_pretrained(tmp_path / "llama")
+        tokenizer.save_pretrained(tmp_path / "llama")
+        return llama
+
+    return save
+
+
+@pytest.fixture
+def as_decilm(text, tmp_path):
+    """The options that write a small model as `small` in that form."""
+    return ("--corpus", text, "--rows", 4096, "--decilm", "--out", tmp_path / "small")
+
+
+def test_compress_in_the_form_of_decilm(howlinear, refused, saved_llama, as_decilm, folder, tmp_path):
+    llama = saved_llama(width=32, units=128)
+    options = (*as_decilm, "--max-dppl", 500)
     code, said, err = howlinear("compress", tmp_path / "llama", *options)
     assert (code, err) == (0, "")
     config = json.loads((tmp_path / "small/config.json").read_text())
@@ -790,14 +808,10 @@ def test_compress_in_the_form_of_decilm(howlinear, refused, text, folder, tokeni
     refused("this is a 'gpt2' model", "compress", folder, *options, "--force")
 
 
-def test_compress_to_widths_that_decilm_has(howlinear, text, tokenizer, tmp_path):
+def test_compress_to_widths_that_decilm_has(howlinear, saved_llama, as_decilm, tmp_path):
     """Planted: blocks of 600 units, which the form would write as 768; kept are 512 or 256, and none is padded."""
-    shape = {"hidden_size": 32, "intermediate_size": 600, "num_hidden_layers": 3, "num_attention_heads": 2}
-    llama = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape))
-    llama.save_pretrained(tmp_path / "llama")
-    tokenizer.save_pretrained(tmp_path / "llama")
-    options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.7, "--decilm", "--out", tmp_path / "small")
-    code, said, err = howlinear("compress", tmp_path / "llama", *options)
+    llama = saved_llama(width=32, units=600)
+    code, said, err = howlinear("compress", tmp_path / "llama", *as_decilm, "--max-parameters", 0.7)
     assert (code, err) == (0, "")
     config = json.loads((tmp_path / "small/config.json").read_text())
     widths = [block["ffn"]["ffn_mult"] * 32 / 1.5 for block in config["block_configs"]]
@@ -813,11 +827,9 @@ def test_compress_to_widths_that_decilm_has(howlinear, text, tokenizer, tmp_path
     assert "padded" not in card
 
 
-def test_compress_to_widths_that_no_block_has_is_one_clear_line(refused, text, tokenizer, tmp_path):
-    shape = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "llama")
-    tokenizer.save_pretrained(tmp_path / "llama")
-    options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.9, "--decilm", "--out", tmp_path / "small")
+def test_compress_to_widths_that_no_block_has_is_one_clear_line(refused, saved_llama, as_decilm, tmp_path):
+    saved_llama(width=64, units=176)
+    options = (*as_decilm, "--max-parameters", 0.9)
     refused("a block of 176 hidden units cannot keep fewer", "compress", tmp_path / "llama", *options)
     assert not (tmp_path / "small").exists()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from conftest import BLOCKS, WIDTH
+from conftest import BLOCKS, WIDTH, tiny
 from helpers.families import CAUSAL, reads, small
 from helpers.first_layer import around_first_layer
 from helpers.unit_rows import hush
@@ -304,6 +304,16 @@ def test_replacing_one_costs_what_swapping_it_costs(gpt2, rows):
     for block, affine in maps.items():
         with swap(gpt2, {block: affine}):
             assert found[block] == pytest.approx(float((losses(gpt2, fitted) - base).mean()), rel=1e-6)
+
+
+def test_replacing_by_an_exact_map_costs_nothing_and_by_another_does(rows):
+    """Planted: with its activation gone the block is a line."""
+    gpt2 = tiny("mini-gpt2")
+    gpt2.transformer.h[1].mlp.act = torch.nn.Identity()
+    exact, _ = fit(sum(capture(gpt2, rows)[1].train))
+    off = AffineMap(exact.weight, exact.bias + 3 * torch.eye(WIDTH)[0])
+    assert abs(replace_one(gpt2, {1: exact}, rows.ids)[1]) < 1e-4
+    assert abs(replace_one(gpt2, {1: off}, rows.ids)[1]) > 1e-3
 
 
 def test_falcons_cosine_is_of_what_the_ffn_wrote():

@@ -197,6 +197,14 @@ def test_a_swapped_block_is_captured_as_it_now_is(gpt2, rows):
     assert torch.equal(found.y, 2 * found.x)
 
 
+def test_half_precision_models_give_float64_moments_of_half_precision_rows(rows):
+    model = tiny("mini-gpt2").bfloat16()
+    found = whole(model, rows)[1]
+    assert found.sample.x.dtype == torch.float32
+    assert torch.equal(found.sample.x, found.sample.x.bfloat16().float())
+    assert found.train[0].sxx.dtype == torch.float64
+
+
 def test_what_is_captured_goes_on_as_any_tensors(gpt2, rows):
     """Moments take more rows, and a sample can be learned from."""
     found = capture(gpt2, rows, sample=64)[0]

@@ -2,7 +2,7 @@
 
 Most are of differences between blocks, r_j − r_i. With intervals such a difference is at least low_j − high_i and at
 most high_j − low_i. So each statistic takes a profile, whose blocks are j, and optionally the one that its blocks i are
-of, `above`, by default the same; `with_interval` puts both ends together. A single block has no differences: NaN.
+of, `above`; `with_interval` puts both ends together.
 """
 
 from __future__ import annotations
@@ -23,14 +23,24 @@ Statistic = Callable[..., float]
 
 
 def spread(r2: Profile, above: Profile | None = None) -> float:
-    """Highest block less lowest, max over i ≠ j of r_j − r_i."""
+    """Highest block less lowest, max over i ≠ j of r_j − r_i; NaN of a single block.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+    """
     difference = _differences(r2, above)
     off_diagonal = ~np.eye(len(difference), dtype=bool)
     return _largest(difference[off_diagonal])
 
 
 def largest_step(r2: Profile, above: Profile | None = None) -> float:
-    """Largest step, up or down, between neighbours, max over |i − j| = 1 of r_j − r_i."""
+    """Largest step, up or down, between neighbours, max over |i − j| = 1 of r_j − r_i; NaN of a single block.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+    """
     difference = _differences(r2, above)
     up = difference.diagonal(1)
     down = difference.diagonal(-1)
@@ -38,7 +48,15 @@ def largest_step(r2: Profile, above: Profile | None = None) -> float:
 
 
 def smaller_turn(r2: Profile, above: Profile | None = None) -> float:
-    """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile."""
+    """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+
+    Returns:
+        The number; NaN of a single block.
+    """
     difference = _differences(r2, above)
     earlier, later = np.triu_indices(len(difference), k=1)
     # rise: max over i < j of r_j − r_i; fall: max over i < j of r_i − r_j
@@ -48,7 +66,15 @@ def smaller_turn(r2: Profile, above: Profile | None = None) -> float:
 
 
 def later_less_earlier(r2: Profile, above: Profile | None = None) -> float:
-    """Mean of the later half of the blocks less mean of the earlier; a middle block counts with the later."""
+    """Mean of the later half of the blocks less mean of the earlier; a middle block counts with the later.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+
+    Returns:
+        The number; NaN of a single block.
+    """
     middle = len(r2) // 2
     if middle == 0:
         return float("nan")
@@ -57,7 +83,12 @@ def later_less_earlier(r2: Profile, above: Profile | None = None) -> float:
 
 
 def lowest(r2: Profile, above: Profile | None = None) -> float:
-    """R²_lin of the least linear block; nothing is compared, so `above` plays no part."""
+    """R²_lin of the least linear block.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: plays no part: nothing is compared.
+    """
     return float(np.min(r2))
 
 

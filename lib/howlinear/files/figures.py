@@ -12,7 +12,10 @@ from howlinear.files import atomic
 def save(figure: Figure, folder: Path, name: str) -> Path:
     """Write `<folder>/<name>.svg` and `.png`, without dates.
 
-    `folder` is as `paths.figures("minis")`, `name` the notebook's stem and what is shown, as in `02_ceilings_profile`.
+    Args:
+        figure: the figure.
+        folder: where to, as `paths.figures("minis")`.
+        name: stem of the notebook and what it shows, as in `02_ceilings_profile`.
 
     Returns:
         Path of the svg.

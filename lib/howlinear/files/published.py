@@ -51,7 +51,12 @@ def load_published(path: Path = SOURCE) -> pd.DataFrame:
 
 
 def of_models(models: Iterable[str], table: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The rows about those of several models that are the paper's, by the short names that results go by."""
+    """The rows about those of several models that are the paper's, by the short names that results go by.
+
+    Args:
+        models: short names, as `gpt2`; an embedded model's, as `mini-gpt2`, is another model and has no row.
+        table: as from `load_published`, which it is by default.
+    """
     if table is None:
         table = load_published()
     return table[table["model"].isin(list(models))].reset_index(drop=True)
@@ -65,8 +70,11 @@ def beside(
 ) -> pd.DataFrame:
     """Cell by cell: what the paper publishes, the same measured by its protocol, and what ours says of the block.
 
-    `columns` says what a column of `COLUMNS` is called by its protocol and in ours; `by_its_protocol` and `ours` have
-    a row a `model` and `block`, the former no row where there is none.
+    Args:
+        by_its_protocol: the paper's models by its protocol, a row a `model` and `block`; no row where there is none.
+        ours: the same by ours.
+        columns: a column of `COLUMNS` → what it is called in `by_its_protocol`, and in `ours`.
+        table: as from `load_published`, which it is by default.
 
     Returns:
         A row a `quantity` (a column of `COLUMNS`), model and block: `paper`, `by_its_protocol` and `by_ours`.
@@ -101,6 +109,9 @@ def beside_quoted(by_its_protocol: pd.DataFrame, place: str) -> pd.DataFrame:
 
 def apart(cells: pd.DataFrame) -> pd.DataFrame:
     """How far the paper's protocol, run here, lies from what the paper publishes.
+
+    Args:
+        cells: as from `beside`.
 
     Returns:
         A row a `quantity` and model: `blocks` compared, `mean` and `largest` distance |by its protocol − paper|, the

@@ -178,7 +178,10 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[st
 
     What `run.json` says of where the numbers come from stays: `provenance.record` writes it anew if they have changed.
 
-    `folder` is `results/<run profile>/<stem>`, and tables are as `as_recorded` gives them.
+    Args:
+        folder: `results/<run profile>/<stem>`.
+        tables: name → table, as `as_recorded` gives it.
+        settings: what the run was asked for.
 
     Raises:
         SourceError: it cannot be written.

@@ -44,10 +44,16 @@ def rows_of(
 ) -> Rows:
     """What a model reads, from whatever a person has at hand.
 
-    A text by name or path, strings, a data set (`load_corpus`) and a corpus are packed into rows, as by
-    `Corpus.rows`. Rows are taken as they are. Of token ids as a tensor, an array or lists, of what a tokenizer or
-    image processor returns, and of a tokenised data set, a `DataLoader` or a generator of batches, each sequence is a
-    document of its own.
+    Args:
+        brought: a text by name or path, strings, a data set (`load_corpus`), or a corpus, all of which are packed into
+            rows; rows, which are taken as they are; token ids as a tensor, an array or lists, what a tokenizer or image
+            processor returns, a tokenised data set, or a `DataLoader` or generator of batches, of which each sequence
+            is a document of its own.
+        model: the model that reads it, and whose tokenizer cuts a text.
+        rows: tokens in all to take of a text, or what it has.
+        seq_len: tokens in a sequence of a text.
+        seed: decides which documents of a text are drawn.
+        folds: document folds of a text on each side.
 
     Raises:
         SourceError: nothing is there by that name.

@@ -206,8 +206,16 @@ def capture_batches(
 ) -> dict[int, BlockCapture]:
     """`capture` of some batches of `rows`: for whoever shares them out or takes them little by little.
 
-    `indices` are, per batch, the sequences in it, all of one document fold (`rows.batches`); a sample is of these
-    rows if they are all batches. Everything else as of `capture`.
+    Args:
+        model: the model; left exactly as it was.
+        rows: sequences with their split and folds.
+        indices: per batch, the sequences in it, all of one document fold (`rows.batches`).
+        blocks: which blocks, or which one; all by default.
+        sample: how many rows to keep as they are, if these are all batches.
+        seed: of that draw.
+        progress: show a bar.
+        losses: as for `capture`.
+        site: as for `capture`.
 
     Returns:
         Block → `BlockCapture`, with the folds that these batches touch.

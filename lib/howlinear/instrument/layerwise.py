@@ -61,8 +61,12 @@ def opened(
 ) -> PreTrainedModel:
     """A model by its name; its weights stay in their files if that is asked for, or where they do not fit.
 
-    They stay there with `layerwise`, and by default where there is no room for them and for all moments. The model runs
-    on `device`; the other arguments as of `load_model`.
+    Args:
+        name: as of `load_model`.
+        layerwise: whether they are to stay there; by default where there is no room for them and for all moments.
+        dtype: as of `load_model`.
+        sites: as of `load_model`.
+        device: where the model runs.
 
     Raises:
         SourceError: as of `load_model`.
@@ -150,8 +154,15 @@ def measure_layers(
 ) -> Profile:
     """The profile of a model, one layer after the other.
 
-    Of a model whose weights are on disk a layer's are read when its turn comes. All arguments as of `measure`; a run
-    that was ended goes on at the layer where its folder of work has it.
+    Args:
+        model: the model; of one whose weights are on disk a layer's are read when its turn comes.
+        rows: sequences with their split and folds.
+        blocks: which blocks, or which one; all by default.
+        batch_size: sequences in a forward pass.
+        site: what of each block, as of `measure`.
+        swap: also measure what each map costs in perplexity, as of `measure`.
+        work: a folder that keeps what is done, so that a run that was ended goes on at the layer where it was.
+        progress: show a bar.
 
     Raises:
         InseparableError: the layers of the model cannot be called one by one.

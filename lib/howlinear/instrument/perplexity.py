@@ -146,8 +146,11 @@ class HeldOut(NamedTuple):
 def scored_of(text: Any, model: PreTrainedModel, **rows) -> HeldOut:
     """The sequences that a perplexity is of, from whatever a person has at hand.
 
-    Of a text, a corpus or rows the held-out part counts; of token ids or a tokenizer's output all, each sequence a
-    document of its own. `rows` of a text or a corpus are passed to `Corpus.rows`.
+    Args:
+        text: a text, a corpus or rows, whose held-out part counts; or token ids or a tokenizer's output, all of which
+            count, each sequence a document of its own.
+        model: the model that reads it.
+        **rows: of a text or a corpus, passed to `Corpus.rows`.
 
     Raises:
         InputError: there is nothing to predict, or it is none of these.

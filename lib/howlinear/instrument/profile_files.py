@@ -30,8 +30,11 @@ SUFFIXES = (".safetensors", ".json")
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
     """Write a profile.
 
-    A `.safetensors` file keeps the maps and R² of every feature too, in float64; a `.json` file the numbers of
-    `Profile.to_dict` alone.
+    Args:
+        profile: what was measured.
+        path: `.safetensors` keeps the maps and R² of every feature too, in float64; `.json` the numbers of
+            `Profile.to_dict` alone.
+        force: replace a file that is there.
 
     Raises:
         InputError: another kind of file, or one that keeps maps of a profile that has none.

@@ -29,7 +29,10 @@ BATCH = 16  # sequences in a pass
 def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mapping[int, BlockCapture]:
     """The blocks of a capture with about `most` sampled rows each.
 
-    Without a number they are the blocks as they are stored.
+    Args:
+        stored: the capture.
+        model: the model that it was made of.
+        most: token rows; None: the blocks as they are stored.
     """
     if most is None:
         return stored.blocks

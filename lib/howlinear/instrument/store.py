@@ -46,7 +46,11 @@ class Stored:
 def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows, about: Mapping[str, Any]) -> None:
     """Write a capture, replacing the file in one step.
 
-    `about` is what else to say of it, as JSON can hold it.
+    Args:
+        path: the file.
+        blocks: block → what was kept of it.
+        rows: the token rows.
+        about: what else to say of it, as JSON can hold it.
 
     Raises:
         SourceError: the file cannot be written.

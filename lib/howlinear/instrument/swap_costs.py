@@ -97,8 +97,14 @@ def swap_losses(
 
     What comes before a swapped block is computed once for all swaps (`Recording`); the losses are the same to the bit.
 
-    `mask` says which of the token ids, shape (n, seq_len), are tokens, with padding on the right; all are by default.
-    The other arguments as of `swap_costs`.
+    Args:
+        model: the model; left as it was.
+        maps: block → map, as `swap` takes it.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
+        progress: show a bar.
+        mask: which places are tokens, shape (n, seq_len), padding on the right; all by default.
+        site: what the maps stand for, as of `swap`.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
@@ -159,8 +165,14 @@ def swapped_passes(
 ) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
     """What `score` makes of every batch, of the model as it is and with each swap alone.
 
-    A swap is a block and the map in its place; `score` runs the model on a batch. The other arguments as of
-    `swap_costs`.
+    Args:
+        model: a causal model; left as it was.
+        swaps: name → the block, and the map in its place, as `swap` takes it.
+        ids: token ids, shape (n, seq_len).
+        score: runs the model on a batch.
+        batch_size: sequences in a pass.
+        progress: show a bar.
+        site: what the maps stand for, as of `swap`.
 
     Returns:
         Scores of the batches in order: of the model, and name → of the model with that swap.

@@ -58,7 +58,14 @@ def token_sums(
 ) -> dict[int, list[TokenSums]]:
     """Run the model over the rows of some groupings and add them up, on the CPU.
 
-    Sequences of which no place is in any of the groupings are not run. The other arguments as of `capture`.
+    Args:
+        model: the model; left exactly as it was.
+        rows: sequences with their split and folds.
+        groupings: what is added up by what; sequences of which no place is in any are not run.
+        blocks: which blocks, or which one; all by default.
+        batch_size: sequences in a forward pass.
+        progress: show a bar.
+        site: what of each block, as for `measure`.
 
     Returns:
         Block → the sums of each grouping.
@@ -107,7 +114,14 @@ def token_splits(
 
     It runs the held-out rows once more, and solves each block's map again with its refits.
 
-    Maps are fitted to the train side of `captured`; `rows` are what was captured. The other arguments as of `measure`.
+    Args:
+        model: the model; left exactly as it was.
+        captured: block → its capture, whose train side the maps are fitted to.
+        rows: what they were captured on.
+        confidence: of the intervals.
+        batch_size: sequences in a forward pass.
+        progress: show a bar.
+        site: what of each block was captured, as for `measure`.
 
     Returns:
         Block → its split.

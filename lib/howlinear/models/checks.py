@@ -137,6 +137,10 @@ def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
 def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
     """Say what is wrong with a model's inputs before it fails at them.
 
+    Args:
+        model: the model.
+        inputs: keyword → tensor, the first axis of each the sequences.
+
     Raises:
         InputError: inputs, ids or sequences that the model cannot read.
     """
@@ -165,6 +169,10 @@ def is_encoder_decoder(model: PreTrainedModel) -> bool:
 
 def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"]) -> None:
     """Make sure that a model has a place and an embedding for every token.
+
+    Args:
+        model: the model.
+        ids: token ids, shape (n_sequences, seq_len).
 
     Raises:
         InputError: sequences longer than it reads, or ids that it does not know.

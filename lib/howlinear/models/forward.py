@@ -20,13 +20,23 @@ Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
 
 
 def trunk(model: PreTrainedModel, inputs: Inputs) -> None:
-    """Run a model on a batch up to its head: for whoever listens at its modules."""
+    """Run a model on a batch up to its head: for whoever listens at its modules.
+
+    Args:
+        model: the model.
+        inputs: token ids, shape (n, seq_len), or keywords.
+    """
     with uncompiled():
         model.base_model(**_keywords(model, inputs))
 
 
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:
-    """A model's predictions of each next token."""
+    """A model's predictions of each next token.
+
+    Args:
+        model: a model with a head.
+        inputs: token ids, shape (n, seq_len), or keywords.
+    """
     with uncompiled():
         return model(**_keywords(model, inputs)).logits
 
@@ -47,6 +57,9 @@ def uncompiled() -> AbstractContextManager:
 @contextmanager
 def running(model: PreTrainedModel) -> Iterator[None]:
     """While it lasts, a forward pass that fails is one line; a config that fits the weights may make no sense.
+
+    Args:
+        model: the model that runs.
 
     Raises:
         SourceError: the model was loaded from somewhere, and fails at a single token as well.

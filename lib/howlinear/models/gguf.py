@@ -44,6 +44,9 @@ PART = re.compile(r"-(?P<number>\d{5})-of-(?P<of>\d{5})\.gguf$")  # how llama.cp
 def converted(file: Path) -> Path:
     """The model folder that a GGUF file was converted into, made now if it is not there yet.
 
+    Args:
+        file: a GGUF file.
+
     Returns:
         The folder in the cache, written whole or not at all; its seal is still to be checked.
 

@@ -89,7 +89,10 @@ def streams_hooked(
 ) -> Iterator[None]:
     """While the context lasts, call `keep(site, stream)` behind the layer of each site at every pass.
 
-    `stream` is the residual stream behind the layer, shape (batch, seq_len, d).
+    Args:
+        model: the model.
+        listened: the sites behind whose layers to listen.
+        keep: gets the site and the residual stream behind its layer, shape (batch, seq_len, d).
     """
 
     def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:

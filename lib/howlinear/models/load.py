@@ -169,7 +169,11 @@ def load_on_disk(
 ) -> PreTrainedModel:
     """A model whose weights stay in their files until a part of it runs (`models.shards`).
 
-    Arguments as of `load_model`, which takes models in memory too; `device` is where parts of the model are to run.
+    Args:
+        name: as of `load_model`, but no model in memory.
+        dtype: as of `load_model`.
+        sites: as of `load_model`.
+        device: where its parts are to run.
 
     Raises:
         SourceError: nothing there, or a file of the weights is missing or damaged.
@@ -242,7 +246,12 @@ def _complete(
 ) -> PreTrainedModel:
     """The part of a model whose weights are all there.
 
-    `missing` are its weights that are not there, `unexpected` what is there and is none of them.
+    Args:
+        model: the model.
+        source: where it came from.
+        revision: of the Hub.
+        missing: its weights that are not there.
+        unexpected: what is there and is none of them.
     """
     lacks = _lacks(model, missing)
     body = prefix_of(model)

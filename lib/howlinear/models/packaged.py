@@ -110,6 +110,9 @@ PACKAGED = {
 def weights_of(name: str) -> Path:
     """Where a packaged model lies on this machine: a GGUF file or a folder of safetensors, checked.
 
+    Args:
+        name: a key of `PACKAGED`.
+
     Raises:
         SourceError: the package is not installed, or in another version, or a file is not what it was.
     """

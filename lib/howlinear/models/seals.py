@@ -22,7 +22,9 @@ def seal(folder: Path, pattern: str = "*.safetensors") -> None:
 
     From then on they are checked whenever the folder is loaded.
 
-    `pattern` says which of its files: the weights alone by default, so that a card can be edited.
+    Args:
+        folder: of a model.
+        pattern: which of its files; the weights alone by default, so that a card can be edited.
 
     Raises:
         SourceError: it cannot be written.
@@ -37,6 +39,10 @@ COPY_AGAIN = f"copy it again, or remove {SEAL} if you changed the weights yourse
 
 def check_seal(folder: Path, remedy: str = COPY_AGAIN) -> None:
     """Compare a folder's files with its seal, if it has one.
+
+    Args:
+        folder: of a model.
+        remedy: what to do if they differ.
 
     Raises:
         SourceError: a file is not what the seal says, or one of the two cannot be read.

@@ -28,7 +28,9 @@ class Unclear(Exception):  # noqa: N818
 def find(base: nn.Module, width: int) -> str:
     """The pattern of a model's FFNs, such as `layers.*.mlp`.
 
-    `base` is the model without its head, with its weights; `width` is of the residual stream.
+    Args:
+        base: the model without its head, with its weights.
+        width: features of the residual stream.
 
     Raises:
         Unclear: no module fits in every block, or several do.
@@ -74,7 +76,10 @@ def find_attention(base: nn.Module, stack: str, width: int) -> str:
     encoder the one that does not. Where a layer keeps attention's output matrix beside it, as BERT's
     `attention.output.dense` beside `attention.self`, the two are a pair. Layers without attention are left out.
 
-    `stack` is the path of the list of layers below the model without its head, `base`.
+    Args:
+        base: the model without its head.
+        stack: the list of layers below it.
+        width: features of the residual stream.
 
     Raises:
         Unclear: no module fits in any layer, or several do.

@@ -70,6 +70,10 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
 def take_apart(model: PreTrainedModel, block: int) -> Hidden:
     """Take a block of a model apart into what it bends, by what, and what adds it up; its weights in float64.
 
+    Args:
+        model: the model.
+        block: which block.
+
     Raises:
         InputError: no such block, or as `unit_layers`.
     """
@@ -146,7 +150,11 @@ def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[S
 def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], new: AffineMap) -> nn.Module:
     """A copy of a block's FFN with some of its hidden units and another readout of them.
 
-    `new` reads out the units that are `kept`, shape (k,); its bias is left out where the block's own readout has none.
+    Args:
+        model: the model; left as it was.
+        site: of the block.
+        kept: the units to keep, shape (k,).
+        new: the readout, from k units; its bias is left out where the block's own readout has none.
     """
     names = LAYERS[model.config.model_type]
     layers = unit_layers(model, site)
@@ -173,7 +181,12 @@ def write(layer: nn.Module, new: AffineMap) -> None:
 
 
 def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
-    """Give blocks of a model fewer hidden units, their weights undrawn: for whoever loads them next."""
+    """Give blocks of a model fewer hidden units, their weights undrawn: for whoever loads them next.
+
+    Args:
+        model: the model, which changes.
+        counts: block → how many units.
+    """
     for site in sites(model, list(counts)) if counts else []:
         layers = unit_layers(model, site)
         thin = _hollow(site.output, layers)

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -165,7 +164,11 @@ def _described() -> dict[str, str]:
     if not cpuinfo.is_file():
         return {}
     first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
-    return dict(re.findall(r"^(.*?)\s*:[ \t]*(.*)$", first, re.MULTILINE))
+    said = {}
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        said[name.strip()] = value.strip()
+    return said
 
 
 def _in_package(model: Packaged) -> dict[str, str]:

@@ -85,8 +85,12 @@ class Corpus:
     ) -> TokenRows:
         """Take about `rows` tokens of the text in its own order and hold out its tail; see `pack.pack_contiguous`.
 
-        `tail` is the share of the sequences that is held out; the seed decides where the text begins. Folds, for error
-        bars, are runs of neighbouring sequences.
+        Args:
+            rows: tokens in all, both sides; rounded to whole sequences.
+            seq_len: tokens in a sequence.
+            tail: share of the sequences that is held out.
+            seed: decides where the text begins.
+            folds: runs of neighbouring sequences on each side, for error bars.
 
         Raises:
             InputError: the corpus is too small; says how many tokens it has.

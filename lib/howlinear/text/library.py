@@ -100,7 +100,9 @@ def check_known(name: str) -> None:
 def read_public(name: str, folder: Path | None = None) -> list[str]:
     """The documents of a text by its name, from a folder, the network or a cache.
 
-    A folder goes before the one that `HOWLINEAR_TEXTS` names; `name` is one of `PAPERS`.
+    Args:
+        name: one of `PAPERS`.
+        folder: where the texts lie; by default the one that `HOWLINEAR_TEXTS` names, if it does.
 
     Raises:
         SourceError: the text cannot be had, or is not what was pinned; says what to do.

@@ -42,7 +42,13 @@ def pack(
     may fill twice as much, and so on until they are whole. If that is not enough either, the folds are as long as the
     emptiest of the side, and the note says so.
 
-    Documents come with their sides, `train` or `test`, and are read only as far as needed; numbers as of `Corpus.rows`.
+    Args:
+        documents: documents, each with its side, `train` or `test`; read only as far as needed.
+        tokenizer: turns them into ids.
+        corpus: what to call them.
+        rows: tokens in all, both sides; rounded to whole sequences.
+        seq_len: tokens in a sequence.
+        folds: document folds on each side, for error bars.
 
     Raises:
         InputError: rows that do not give every fold two sequences, or a text without a sequence for every fold.
@@ -115,7 +121,14 @@ def pack_contiguous(
     Documents follow one another, each ended by the end-of-text token, and none is cut short. What neighbours share lies
     on one side, but for the document at the border; a fold is a run of neighbouring sequences.
 
-    Documents come in the order of the text, and their sides do not count; numbers as of `Corpus.contiguous`.
+    Args:
+        documents: in the order of the text; their sides do not count.
+        tokenizer: turns them into ids.
+        corpus: what to call them.
+        rows: tokens in all, both sides; rounded to whole sequences.
+        seq_len: tokens in a sequence.
+        tail: share of the sequences that is held out, between 0 and 1.
+        folds: runs on each side, for error bars.
 
     Raises:
         InputError: the corpus is too small, or there is not a sequence for every fold.

@@ -114,7 +114,10 @@ def _read_table(path: Path) -> Any:
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
     """The texts in a column of a table; empty cells are none.
 
-    The table is a `datasets.Dataset` or a `pandas.DataFrame`, called `source` in errors; columns as of `check_column`.
+    Args:
+        table: a `datasets.Dataset` or a `pandas.DataFrame`.
+        column: its name; by default `text`, `content` or the only one there is.
+        source: what to call the table.
 
     Raises:
         InputError: no such column, none given where there are several, or one that holds something else.
@@ -174,6 +177,11 @@ def read_bytes(path: Path, most: int = -1) -> bytes:
 
 def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
     r"""Bytes as text, every line end `\n`, without byte-order marks.
+
+    Args:
+        content: the bytes.
+        source: what to call them.
+        encoding: how they were written.
 
     Raises:
         SourceError: they are something else; names the line.

@@ -95,6 +95,8 @@ def lines_of(calibration: Calibration) -> dict[int, Lines]:
 @once
 def line_prices(calibration: Calibration, mended: bool) -> dict[int, float]:
     """Block → the price of its least-squares map, or of the one refitted without massive rows, nats per token."""
+    if mended and not any(of_block.massive_rows for of_block in lines_of(calibration).values()):
+        return line_prices(calibration, False)  # the maps are the same
     spread = calibration.ids[:: -(-len(calibration.ids) // calibration.priced)]
     prices = price(calibration.model, _maps(calibration, mended), spread)
     return {block: found.cost for block, found in prices.items()}
