@@ -20,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
+from howlinear.models.forward import trunk
 from howlinear.text.rows import TokenRows, batch_of
 
 WIDTH, TOKENS = 32, 8
@@ -123,16 +124,17 @@ def tiny_of(name):
     return model
 
 
-def seen(model):
-    """Site and x and y, shapes (rows, width), of every pass through a site, for one sequence."""
+def seen(model, blocks=None):
+    """Site and x and y, shapes (rows, width), of every pass through a site, for one sequence; all blocks by default."""
     passes = []
 
     def keep(site, x, y):
         passes.append((site, x.flatten(0, -2).clone(), y.flatten(0, -2).clone()))
 
     rows = TokenRows.from_ids(torch.randint(3, 60, (8, TOKENS), generator=torch.Generator().manual_seed(0)), folds=1)
-    with torch.no_grad(), hooked(sites(model), keep):
-        model.base_model(**batch_of(model, rows, torch.tensor([0])))
+    listened = sites(model, blocks)
+    with torch.no_grad(), hooked(listened, keep):
+        trunk(model, batch_of(model, rows, torch.tensor([0])), listened[-1])
     return passes
 
 

@@ -13,7 +13,9 @@ from howlinear.errors import InputError
 from howlinear.instrument import massive
 from howlinear.instrument.capture import Collector, capture, describe, hooked
 from howlinear.instrument.measure import measure
+from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import stack_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
@@ -180,6 +182,23 @@ def test_chosen_blocks_are_the_same_as_among_all(gpt2, rows):
     for block, found in chosen.items():
         assert torch.equal(found.sample.x, everything[block].sample.x)
         torch.testing.assert_close(found.train[0].sxy, everything[block].train[0].sxy, rtol=1e-12, atol=1e-12)
+
+
+def test_layers_behind_the_last_chosen_block_do_not_run(model, rows):
+    stack = model.get_submodule(stack_of(model))
+    passes = [0] * BLOCKS
+    for number, layer in enumerate(stack):
+
+        def count(*_, number=number):
+            passes[number] += 1
+
+        layer.register_forward_hook(count)
+    capture(model, rows, blocks=[1])
+    assert passes[0] == passes[1] > 0
+    assert not any(passes[2:])
+    assert hooks(model) == BLOCKS
+    losses(model, rows.ids)  # and the model is whole again
+    assert passes[-1] > 0
 
 
 def test_sequences_may_come_in_any_order_and_folds_have_gaps(gpt2, rows):

@@ -70,6 +70,15 @@ def test_what_is_found_is_worked_from_the_sites_own_weights(found):
     assert worked >= 150
 
 
+def test_a_pass_that_ends_early_shows_a_block_the_same_rows(found):
+    for name in found.keys() - DOES_NOT_RUN.keys():
+        first = sites(found[name])[0].block
+        whole, *_ = seen(found[name])
+        passes = seen(found[name], [first])
+        assert [site.block for site, *_ in passes] == [first], name
+        assert all(torch.equal(*pair) for pair in zip(whole[1:], passes[0][1:], strict=True)), name
+
+
 def test_nothing_else_in_a_block_holds_matrices_but_attention_and_its_like(found):
     """Else the site might be a part of the block's feed-forward half: a shared expert without the mixture."""
     for name, model in found.items():

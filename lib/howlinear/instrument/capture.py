@@ -231,11 +231,11 @@ def capture_batches(
         for number, batch in enumerate(indices):
             collector.start(number)
             inputs = batch_of(model, rows, batch)
-            # The hooks collect what passes the sites; whatever the model does behind its last block is done, too.
+            # The hooks collect what passes the sites; the head runs for losses alone.
             if losses is not None and losses.wants(batch):
                 losses.update(batch, logits(model, inputs))
             else:
-                trunk(model, inputs)
+                trunk(model, inputs, chosen[-1])
             bar.update(len(batch))
     return {each.block: collector.finish(each).to("cpu") for each in chosen}
 

@@ -130,7 +130,9 @@ def _read(
         keep(site.block, start, x.flatten(0, -2), y.flatten(0, -2))
 
     chosen = [site for site in sites(model) if blocks is None or site.block in blocks]
+    if not chosen:
+        return
     with running(model), evaluating(model), hooked(chosen, pass_on):
         for batch in rows.ids.split(BATCH):
-            trunk(model, batch)
+            trunk(model, batch, chosen[-1])
             start += batch.numel()

@@ -245,7 +245,7 @@ def _squared_errors(
                 keep(site, x.double(), y.double())
 
             with hooked(chosen, keep_tokens):
-                trunk(model, batch_of(model, rows, batch))
+                trunk(model, batch_of(model, rows, batch), chosen[-1])
 
     def add(site: Site, _: Tensor, y: Tensor) -> None:
         sums[site.block] = sums[site.block].to(y.device) + y.sum(0)

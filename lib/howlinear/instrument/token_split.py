@@ -92,7 +92,7 @@ def token_sums(
     needed = [some for some in batches(rows, batch_size) if any(each.included[some].any() for each in groupings)]
     with running(model), evaluating(model), hooked(listened, keep), torch.no_grad():
         for batch in tqdm(needed, unit="batch", desc="tokens", disable=not progress):
-            trunk(model, batch_of(model, rows, batch))
+            trunk(model, batch_of(model, rows, batch), listened[-1])
     return {site.block: sums[site.block] for site in listened}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,24 +11,59 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn import Module
 from transformers import PreTrainedModel
 
 from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.models.ffn_sites import device_of
+from howlinear.models.ffn_sites import Site, device_of
 
 Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
 """Token ids, or a model's keywords (`text.rows.batch_of`)."""
 
 
-def trunk(model: PreTrainedModel, inputs: Inputs) -> None:
+def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> None:
     """Run a model on a batch up to its head: for whoever listens at its modules.
 
     Args:
         model: the model.
         inputs: token ids, shape (n, seq_len), or keywords.
+        last: the deepest site that is listened at; the layers behind its own do not run. All run by default.
     """
-    with uncompiled():
+    with uncompiled(), _ended_behind(model, last):
         model.base_model(**_keywords(model, inputs))
+
+
+class _Passed(Exception):  # noqa: N818
+    """The pass has come as far as it has to."""
+
+
+@contextmanager
+def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
+    """While it lasts, a forward pass ends where the layer behind that of a site would begin."""
+    following = _layer_behind(model, last) if last is not None else None
+    if following is None:
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise _Passed
+
+    hook = following.register_forward_pre_hook(end)
+    try:
+        yield
+    except _Passed:
+        pass
+    finally:
+        hook.remove()
+
+
+def _layer_behind(model: PreTrainedModel, site: Site) -> Module | None:
+    """The layer that follows that of a site, as `layers.4` of a site `layers.3.mlp`; None if there is none."""
+    in_layer = re.match(r"(.*?)\.(\d+)(\.|$)", site.name)
+    if in_layer is None:
+        return None
+    layers = dict(model.get_submodule(in_layer[1]).named_children())
+    return layers.get(str(int(in_layer[2]) + 1))
 
 
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:

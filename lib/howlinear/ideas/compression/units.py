@@ -206,7 +206,7 @@ def unit_moments(
 
     with units_hooked(model, listened, keep_units), hooked(listened, keep):
         for batch in ids.split(batch_size):
-            trunk(model, batch)
+            trunk(model, batch, listened[-1])
     return moments
 
 

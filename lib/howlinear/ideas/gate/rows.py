@@ -112,6 +112,6 @@ def block_rows(
 
     with hooked(listened, keep):
         for batch in text.ids.split(batch_size):
-            trunk(model, batch)
+            trunk(model, batch, listened[-1])
     fold = text.fold.repeat_interleave(text.ids.shape[1])
     return {block: BlockRows(torch.cat(inputs[block]), torch.cat(outputs[block]), fold) for block in inputs}

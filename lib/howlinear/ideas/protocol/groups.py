@@ -102,7 +102,7 @@ def _read(
                     _add(moments[site.block], group, x[inside], y[inside])
 
             with hooked(some, keep):
-                trunk(model, batch_of(model, layout.rows, batch))
+                trunk(model, batch_of(model, layout.rows, batch), some[-1])
     return moments
 
 

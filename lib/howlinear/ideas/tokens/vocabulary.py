@@ -59,7 +59,7 @@ def vocabulary_moments(
 
     with evaluating(model), hooked(listened, keep):
         for part in token.split(BATCH):
-            trunk(model, part[:, None].to(model.device))
+            trunk(model, part[:, None].to(model.device), listened[-1])
     return {block: weighted_moments(torch.cat(x[block]), torch.cat(y[block]), count) for block in x}
 
 
