@@ -110,8 +110,9 @@ def test_a_revision_is_the_one_asked_for_and_the_tokenizer_is_of_it(ask, publish
     assert bias(old) != bias(new)
     assert ask("load", "ann/revised", "step1000") == bias(old)
     assert ask("load", "ann/revised", commit_of("step1000")) == bias(old)
+    assert ask("load", f"ann/revised@{commit_of('step1000')}") == bias(old)
     assert ask("load", "ann/revised") == bias(new)
-    assert ask("tokenizer", "ann/revised", "step1000") == "old"
+    assert ask("tokenizer", "ann/revised", "step1000") == ask("tokenizer", "ann/revised@step1000") == "old"
     assert ask("tokenizer", "ann/revised") == "<|endoftext|>"
 
 
@@ -120,6 +121,7 @@ def test_what_is_not_there_says_what_there_is(ask, publish):
     for arguments, message in (
         (["ann/absent"], "ann/absent: no such folder here, and the Hub has nothing to load by that name"),
         (["ann/present", "step7"], "on the Hub it has no revision 'step7'"),
+        (["ann/present@step7"], "on the Hub it has no revision 'step7'"),
     ):
         reply = ask("load", *arguments)
         assert reply["raised"] == "SourceError"

@@ -134,6 +134,11 @@ def test_a_model_of_the_hub_is_told_by_its_commit(project, monkeypatch):
     (project / "hub/models--some--one/refs").mkdir(parents=True)
     (project / "hub/models--some--one/refs/main").write_text("abc\n")
     assert provenance.inputs(STEM, "p")["some/one"] == "abc"
+    profile = project / "profiles/p.yaml"
+    profile.write_text(profile.read_text().replace("some/one", "some/one@def"))
+    assert provenance.inputs(STEM, "p")["some/one@def"] == "not in the cache"
+    (project / "hub/models--some--one/snapshots/def").mkdir(parents=True)
+    assert provenance.inputs(STEM, "p")["some/one@def"] == "def"
 
 
 def test_a_model_in_a_package_is_told_by_its_version_and_its_files(project):

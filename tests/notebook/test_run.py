@@ -124,7 +124,9 @@ def test_a_profile_that_lacks_a_key_is_refused(tmp_path, monkeypatch):
 
 def test_the_paper_profile_names_the_papers_models_and_rehearsal_only_their_stand_ins():
     paper, rehearsal = (notebooks.start("02_ceilings", profile) for profile in ("paper", "rehearsal"))
-    assert list(paper.models.values()) == ["openai-community/gpt2", "EleutherAI/pythia-160m", "JackFram/llama-160m"]
+    named, commits = zip(*(source.split("@") for source in paper.models.values()), strict=True)
+    assert named == ("openai-community/gpt2", "EleutherAI/pythia-160m", "JackFram/llama-160m")
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in commits)
     assert list(paper.models) == list(rehearsal.models) == ["gpt2", "pythia-160m", "llama-160m"]
     assert all(source.startswith(str(paths.ROOT)) for source in rehearsal.models.values())
     assert paper.seq_len == rehearsal.seq_len == 128

@@ -77,10 +77,10 @@ def test_texts_are_found_beside_the_profile_that_names_them_and_get_safe_names(t
 def test_texts_and_models_of_one_name_are_told_apart(texts, tmp_path):
     for folder in ("a/net", "b/net"):
         (tmp_path / folder).mkdir()
-    content = {"corpora": ["a/my notes.txt", "b/my notes.txt"], "models": ["a/net", "b/net", "some/gpt2"]}
+    content = {"corpora": ["a/my notes.txt", "b/my notes.txt"], "models": ["a/net", "b/net", "some/gpt2@abc"]}
     profile = settings.read(write(tmp_path / "mine.yaml", extends="smoke", **content))
     assert list(profile.corpora_by_name.values()) == [str(texts / name) for name in content["corpora"]]
-    assert list(profile.models_by_name.values()) == [str(tmp_path / "a/net"), str(tmp_path / "b/net"), "some/gpt2"]
+    assert list(profile.models_by_name.values()) == [str(tmp_path / "a/net"), str(tmp_path / "b/net"), "some/gpt2@abc"]
     assert len({*profile.corpora_by_name, *profile.models_by_name}) == 5
     assert list(profile.models_by_name)[2] == "gpt2"
 

@@ -36,7 +36,7 @@ from howlinear.models.checks import check_count, check_weights, unwrapped
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.shards import Shards
-from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located
+from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located, with_revision
 from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -61,8 +61,8 @@ def load_model(
 
     Args:
         name: a folder, also a compressed one, a GGUF file, an embedded model (`mini-gpt2`, …), one from a package
-            (`smollm2-135m`, see `models.packaged`), a Hub id (`openai-community/gpt2`), or a model already in memory,
-            which keeps its dtype and devices.
+            (`smollm2-135m`, see `models.packaged`), a Hub id (`openai-community/gpt2`, or `…@` and a revision), or a
+            model already in memory, which keeps its dtype and devices.
         revision: branch, tag or commit on the Hub; a folder has none.
         dtype: of the weights, `float32` (the default, whatever they were saved in), `bfloat16` or `float16`. The rows
             of a model in half precision are half-precision rows; their statistics are float64 all the same.
@@ -93,11 +93,9 @@ def load_model(
     else:
         check_bits(bits)
         with bars(progress and sys.stderr.isatty()):
-            source = located(str(name))
-            if revision is not None and Path(source).is_dir():
-                raise _no_revision(source, revision)
+            source, revision = _on_hub(str(name), revision)
             where = _checked_device_map(device_map)
-            model = _from_pretrained(source, revision or "main", dtype_of(dtype), where, bits)
+            model = _from_pretrained(source, revision, dtype_of(dtype), where, bits)
     model.eval()
     if sites is not None:
         note(model, sites)
@@ -142,6 +140,23 @@ def _silent() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
+def _on_hub(name: str, revision: str | None = None) -> tuple[str, str]:
+    """Where a model lies, and which revision of it is meant, `main` by default.
+
+    Raises:
+        SourceError: as of `located`.
+        InputError: a revision of what is no Hub id, or two of them.
+    """
+    name, named = with_revision(name)
+    if named is not None and revision is not None:
+        raise InputError(f"two revisions of {name}, {named!r} and {revision!r}: give one")
+    revision = revision if named is None else named
+    source = located(name)
+    if revision is not None and Path(source).exists():
+        raise _no_revision(source, revision)
+    return source, revision or "main"
+
+
 def _no_revision(source: str, revision: str) -> InputError:
     return InputError(f"{source} has no revision {revision!r}, only the Hub keeps them: leave it out, or give a Hub id")
 
@@ -183,7 +198,7 @@ def load_on_disk(
     _checked_device_map("auto")
     from accelerate import init_empty_weights
 
-    source, revision = located(str(name)), "main"
+    source, revision = _on_hub(str(name))
     with loading(source, revision), _silent(), init_empty_weights(include_buffers=False):
         config = _config_of(source, revision)
         kind = _class_of(config)

@@ -54,6 +54,14 @@ def located(name: str) -> str:
     return source
 
 
+def with_revision(name: str) -> tuple[str, str | None]:
+    """A name, and the revision of the Hub behind its `@`, if it has one; of what lies here `@` is part of the name."""
+    if "@" not in name or os.path.exists(name):
+        return name, None
+    source, _, revision = name.partition("@")
+    return source, revision
+
+
 def unchecked(name: str) -> str:
     """The folder, GGUF file or Hub id that `name` means, with no look into the weights of a folder."""
     for folder in (Path(name), paths.MODELS / name):
@@ -77,10 +85,11 @@ def check_there(name: str) -> None:
     Raises:
         SourceError: no model folder, and the Hub has no config by that name, or cannot be reached.
     """
+    name, revision = with_revision(name)
     source = unchecked(name)
     if not os.path.exists(source):
-        with loading(source):
-            hf_hub_download(source, "config.json")
+        with loading(source, revision):
+            hf_hub_download(source, "config.json", revision=revision)
 
 
 def check_bits(bits: int | None) -> None:

@@ -25,6 +25,7 @@ from howlinear.errors import SourceError
 from howlinear.files import atomic, paths, tables
 from howlinear.files.git import git
 from howlinear.models.packaged import PACKAGED, Packaged
+from howlinear.models.sources import with_revision
 from howlinear.notebook import settings
 
 PACKAGES = ("howlinear", "numpy", "pandas", "scipy", "scikit-learn", "torch", "transformers", "datasets", "matplotlib")
@@ -179,9 +180,12 @@ def _in_package(model: Packaged) -> dict[str, str]:
 
 def _hub_commit(source: str) -> str:
     """The commit of a Hub model as it lies in the cache."""
-    folder = repo_folder_name(repo_id=source, repo_type="model")
-    main = Path(constants.HF_HUB_CACHE) / folder / "refs" / "main"
-    return main.read_text(encoding="utf-8").strip() if main.is_file() else "not in the cache"
+    name, revision = with_revision(source)
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+    if revision is not None and (folder / "snapshots" / revision).is_dir():
+        return revision
+    ref = folder / "refs" / (revision or "main")
+    return ref.read_text(encoding="utf-8").strip() if ref.is_file() else "not in the cache"
 
 
 def _rows_hash(capture: Path) -> str:

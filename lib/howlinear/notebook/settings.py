@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
+from howlinear.models.sources import with_revision
 from howlinear.text.documents import OFFLINE
 from howlinear.text.library import PAPERS
 
@@ -39,7 +40,7 @@ class RunProfile(BaseModel):
     """What a run profile holds.
 
     Attributes:
-        models: folders, embedded models or Hub ids.
+        models: folders, embedded models or Hub ids, with or without `@` and a revision.
         beside: another model → the notebooks that look at it as well.
         corpora: names of corpora, or paths of texts; the first is the main one.
         rows: token rows per corpus, a quarter of them held out.
@@ -97,7 +98,7 @@ class RunProfile(BaseModel):
     def models_of(self, stem: str) -> dict[str, str]:
         """The same with those that one notebook looks at beside; of `CAPTURE`, all that any looks at."""
         beside = [source for source, stems in self.beside.items() if stem == CAPTURE or stem in stems]
-        return _by_short_name((source, source.rstrip("/").split("/")[-1]) for source in [*self.models, *beside])
+        return _by_short_name((source, _last_part(source)) for source in [*self.models, *beside])
 
     @property
     def corpora_by_name(self) -> dict[str, str]:
@@ -302,6 +303,12 @@ def _by_short_name(sources: Iterable[tuple[str, str]], reserved: Collection[str]
             name = f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:6]}"
         by_name[name] = source
     return by_name
+
+
+def _last_part(source: str) -> str:
+    """What a model is called: the last part of its path or Hub id, without a revision."""
+    name, _ = with_revision(source)
+    return name.rstrip("/").split("/")[-1]
 
 
 def _safe(name: str) -> str:
