@@ -43,7 +43,7 @@ test-notebooks: figures  ## no executed notebook shows an empty table; executed 
 	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env \
 		$(filter-out $(EXCEPT:%=build/$(PROFILE)/notebooks/%.ipynb), $(shell ls build/$(PROFILE)/notebooks/[0-9]*.ipynb))
 
-test-all: test test-long test-public test-notebooks  ## all of them
+test-all: test test-long test-figures test-public test-notebooks  ## all of them
 
 paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 	$(SNAKEMAKE) --config profile=minis -- paper/main.pdf

@@ -246,7 +246,7 @@ plt.show()
 # %% [markdown]
 # ## Run
 #
-# The ceiling of every block, with its interval; and beside it that of the same architecture with freshly drawn weights,
+# R²_lin of every block, with its interval; and beside it that of the same architecture with freshly drawn weights,
 # on the same text. What differs is due to training: through the block's own weights, or through what the rest of the
 # model feeds it. This notebook cannot tell the two apart.
 #

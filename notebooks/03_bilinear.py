@@ -234,7 +234,8 @@ for row in of_gain.dropna(subset="r").itertuples():
 # %% [markdown]
 # How many of these digits hold? The search builds every step from differences of nearby gradients, so what two
 # processors round differently grows along the way, and they disagree in the third digit of an interval's end, which
-# rests on a few fits (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So gains have two digits.
+# rests on a few fits (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So two digits of a
+# gain can be read.
 
 # %% [markdown]
 # ## Figure: the paper's figure 3

@@ -385,8 +385,8 @@ if moved_r2 is not None:
 
 # %% [markdown]
 # **3 (harder).** Check the yardstick by experiment: fit one map on the even train folds of the main corpus, one on the
-# odd ones, and compute the cosine of the two on its held-out rows. Why should the result lie *below* `expected[main,
-# main]`?
+# odd ones, and compute the cosine of the two on its held-out rows. Why should the result lie *below*
+# `found[first][block].expected[main, main]`?
 #
 # <details><summary>Hint</summary>
 #

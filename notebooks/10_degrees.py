@@ -41,6 +41,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.ideas.degrees import measure
 from howlinear.instrument.selection import choose_blocks, selected, spaced
 from howlinear.notebook.run import start
 
@@ -50,7 +51,8 @@ stored = {name: run.capture(name) for name in run.models}
 some = selected({name: found.blocks for name, found in stored.items()}, blocks)
 used, checked, middle, surveyed = {}, {}, {}, {}
 for name, found in stored.items():
-    used[name] = found.rows.thinned(token_rows)
+    fewest = measure.fewest_rows(run.model(name), degree)
+    used[name] = found.rows.thinned(token_rows and max(token_rows, fewest))
     checked[name] = spaced(found.blocks, 3)  # an early, a middle and a late block
     middle[name] = checked[name][len(checked[name]) // 2]
     surveyed[name] = sorted({*some.get(name, ()), *checked[name]})
@@ -136,7 +138,6 @@ print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).updat
 # teachers in it, all of whose neurons are He$_D$.
 
 # %%
-from howlinear.ideas.degrees import measure
 from howlinear.models.units import take_apart
 
 model = run.model(first)
@@ -456,7 +457,8 @@ if absent is not None:
 # `moments.mean_x` and `moments.sxx / moments.n` are the two.
 #
 # Step 2: `parts(x)` is the block's answer. Put `x` and it into a `Sample` of `howlinear.instrument.capture`, a quarter
-# of the rows held out, and this into a copy of a capture: `dataclasses.replace(captured, sample=…)`.
+# of the rows held out, and this into a copy of a capture:
+# `dataclasses.replace(stored[first].blocks[middle[first]], sample=…)`.
 #
 # Step 3: `degrees` of `howlinear.ideas.degrees.spectrum` measures the spectrum; its `r2` is the answer.
 #

@@ -18,7 +18,7 @@
 # **Time** 20 minutes to read, three to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 factors = [8, 16, 32, 64, 100]  # train rows for each input of a block, as far as the run profile has rows

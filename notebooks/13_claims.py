@@ -78,8 +78,8 @@ run.answer()
 # The threshold is where judgement enters: "widely", "little", "about the same" are words. Two things keep it honest.
 # The paper must pass its own ledger: by **the same statistic on the paper's own numbers**, and the same rule for
 # several models, every finding that they speak to holds; if one does not, we have misread the paper there, and a test
-# refuses the row. And the file of claims was settled before any other model was run: its fingerprint goes into the
-# results, so that a change of the file shows.
+# refuses the row. And the file of claims was settled before any but the embedded models were run: its fingerprint
+# goes into the results, so that a change of the file shows.
 #
 # The last rows are claims of our own, about massive rows (notebook 12). They were stated after the public and the
 # embedded models had been measured, so a ✓ of these models is no test of them; one of the paper's models will be.
@@ -215,7 +215,7 @@ hits = [name for name, guess in guesses.items() if mine.get(name, "–") == gues
 print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
 
 # %% [markdown]
-# - A verdict is about *these* models. A claim about GPT-2 that small models do not bear out is not refuted: run the
+# - A verdict is about *these* models. A claim about GPT-2 that small models do not bear out is not refuted: run
 #   profile `paper`, and the same rules judge the paper's own models.
 # - *ill-conditioned*: the reason for its threshold is wrong, and stays as it was settled. Gradient descent needs about
 #   as many steps as the *square* of the condition number (notebook 07), so the rule leaves out blocks that it should

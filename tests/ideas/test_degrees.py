@@ -13,13 +13,14 @@ from sklearn.metrics.pairwise import polynomial_kernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from conftest import BLOCKS, WIDTH
+from conftest import BLOCKS, VOCABULARY, WIDTH
 from helpers.families import FAMILIES, reads, small
 from helpers.planted_neurons import block_of, captured, power, sides_of
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.degrees.measure import fewest_rows
 from howlinear.ideas.degrees.nested import add_features, nested, prefix_maps
 from howlinear.ideas.degrees.products import (
     FLAT,
@@ -115,6 +116,20 @@ def test_rows_are_needed_and_two_folds_of_either_side():
         fold = torch.where(kept.sample.test == side, 0, kept.sample.fold)
         with pytest.raises(InputError, match=f"{name} rows need two document folds"):
             nested(replace(kept, sample=replace(kept.sample, fold=fold)), lambda x: x, [5])
+
+
+def test_the_fewest_rows_are_enough_for_every_fit_and_half_of_them_are_not(gpt2):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, VOCABULARY, (-(-fewest_rows(gpt2, 4) // 16), 16), generator=generator)
+    parts = take_apart(gpt2, 1)
+    kept, fewer = (
+        capture(gpt2, TokenRows.from_ids(some), blocks=1, sample=some.numel())[1]
+        for some in (ids, ids[: len(ids) // 2])
+    )
+    assert len(degrees(kept, parts, 4).r2) == 4
+    assert len(loudest(kept, parts, [0, parts.neurons]).r2) == 2
+    with pytest.raises(InputError, match="would fit them exactly"):
+        loudest(fewer, parts, [0, parts.neurons])
 
 
 # --- the spectrum: planted teachers

@@ -28,7 +28,7 @@ from nbformat import NotebookNode
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, numbers, paths
 from tools import ledger, lessons, report
-from tools.book import costs, explorer, in_browser, measured, printed
+from tools.book import costs, data, explorer, in_browser, measured, printed
 from tools.book import solutions as folding
 
 FRAME = paths.ROOT / "book"
@@ -74,6 +74,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
         _write(page, linked(text, which))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger_page(profile, which))
+    _write(source / "data.txt", data.page())
     for name, text in tabulate_benchmarks().items():
         _write(source / f"{name}.txt", text)
     compared = _there(paths.figures("bench") / "side_by_side.png", "run make bench")

@@ -19,8 +19,8 @@ from howlinear.core.moments import Moments
 from howlinear.ideas.degrees.products import Learned, gaussian, learning_curve, polynomial, products, quadratic
 from howlinear.ideas.degrees.spectrum import degrees, loudest, plant_teacher
 from howlinear.instrument.capture import BlockCapture, capture
-from howlinear.models.ffn_sites import width_of
-from howlinear.models.units import take_apart
+from howlinear.models.ffn_sites import sites, width_of
+from howlinear.models.units import take_apart, unit_count
 from howlinear.text.rows import TokenRows
 
 HELD = 16_000_000  # inputs held in memory at a time, rows × width × blocks
@@ -78,6 +78,16 @@ def captured_blocks(
 
 
 # --- the spectrum
+
+
+def fewest_rows(model: PreTrainedModel, degree: int) -> int:
+    """Token rows that a block's largest fit needs, with all its neurons or up to the highest degree: two a feature.
+
+    A quarter of them is held out and a document fold left out, so 1.3 rows are left for each.
+    """
+    width = width_of(model)
+    neurons = max(unit_count(model, site) for site in sites(model))
+    return 2 * max(width * degree, width + neurons)
 
 
 def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
