@@ -256,7 +256,7 @@ last = blocks.query("model == @first")["block"].max()
 outputs = measure.single_outputs(run.capture(first).blocks[last])
 errors = (1 - outputs["r2"]) * outputs["share"]
 of_sample = 1 - errors[outputs["axis"] == "features"].sum()
-figure = plots.axes(outputs, of_sample, first)
+figure = plots.axes(outputs, of_sample, first, last)
 run.figure(figure, "axes")
 plt.show()
 

@@ -285,9 +285,9 @@ plt.show()
 # %% [markdown]
 # ## Figure: R² with and without massive rows
 #
-# **How to read it.** A panel a model. Filled: $R^2_{\mathrm{lin}}$ of all rows. Open: of the ordinary rows, with a map
-# of their own. Crosses: the map of *all* rows, scored on the ordinary ones; an arrow where it is far below 0. Where no
-# row is massive the three coincide.
+# **How to read it.** A panel a model, if it has massive rows. Filled: $R^2_{\mathrm{lin}}$ of all rows. Open: of the
+# ordinary rows, with a map of their own. Crosses: the map of *all* rows, scored on the ordinary ones; an arrow where it
+# is far below 0. Where no row is massive the three coincide.
 
 # %%
 figure = plots.with_and_without(blocks)
@@ -377,6 +377,7 @@ print(interventions.without(run.models, writers))
 tried = []
 for name, writer in writers.items():
     text = run.capture(name).rows.thinned(intervened_rows)
+    print(f"{name}: {text.held_out.count:,} held-out tokens of {text.held_out.documents} documents")
     tried_model = run.model(name)
     more = {"lengths": lengths, "bos": interventions.bos_of(tried_model), "seed": run.seed}
     tried.append(interventions.intervene(name, tried_model, text, writer, **more))
@@ -403,7 +404,7 @@ every_arm.set_index(["model", "writer", "intervention"])[arms].infer_objects().d
 # %% [markdown]
 # ## Figure: what a map costs
 #
-# **How to read it.** Each line is a block, swapped alone, with its number at the left; filled marks are blocks with
+# **How to read it.** Each line is a block, swapped alone, with its number at both ends; filled marks are blocks with
 # massive rows, open ones a few blocks without, for comparison. Up: by how much the loss per token rises on held-out
 # text, on a logarithmic scale.
 #
@@ -411,11 +412,13 @@ every_arm.set_index(["model", "writer", "intervention"])[arms].infer_objects().d
 
 # %%
 chosen = costs.chosen_blocks(blocks, swapped, others)
-cost_tables = []
+cost_tables, costed = [], {}
 for name, numbers in chosen.items():
     text = run.capture(name).rows.with_fewer_held_out(cost_rows)
+    costed[name] = {run.corpora[0]: text}
     cost_tables.append(costs.cost_table(name, run.model(name), looks, text, numbers))
 swap_costs = run.record("costs", costs.joined(cost_tables))
+run.record_held_out({name: costed[name] for name in swap_costs["model"].unique()})
 figure = plots.costs(swap_costs, costs.KINDS)
 run.figure(figure, "costs")
 plt.show()

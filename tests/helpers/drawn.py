@@ -1,6 +1,7 @@
 """Tables to draw, and what a figure shows, read back from it."""
 
 from itertools import product
+from string import ascii_lowercase
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,13 @@ def with_ends(table, down, up, *columns):
 def titles(figure):
     """Those of the panels that have one."""
     return [title for axis in figure.axes if (title := axis.get_title(loc="left"))]
+
+
+def lettered(names):
+    """How the panels of a figure are titled by these names: a single one has no letter."""
+    if len(names) == 1:
+        return list(names)
+    return [f"({letter}) {name}" for letter, name in zip(ascii_lowercase, names, strict=False)]
 
 
 def texts(labels):

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers.drawn import bars, every, legend, texts, titles, with_ends
+from helpers.drawn import bars, every, legend, lettered, texts, titles, with_ends
 from howlinear.plots import compression, style
 
 # --- signals and costs
@@ -86,8 +86,7 @@ def test_curves_lie_above_and_costs_below():
 )
 def test_there_is_a_column_for_every_place(blocks, places):
     figure = compression.reduced_rank(*thin(["mini-gpt2"], blocks))
-    columns = [f"({letter}) {place} block" for letter, place in zip("abc", places, strict=False)]
-    assert titles(figure) == columns
+    assert titles(figure) == lettered([f"{place} block" for place in places])
     assert len(figure.axes) == 2 * len(places)
 
 
@@ -105,7 +104,7 @@ def at_once(models, ways):
 def test_a_panel_per_model_and_a_line_per_way(models, ways):
     table = at_once(models, ways)
     figure = compression.frontier(table)
-    assert titles(figure) == [f"({letter}) {model}" for letter, model in zip("abcde", models, strict=False)]
+    assert titles(figure) == lettered(models)
     assert legend(figure) == ways
     for axis, model in zip(figure.axes, models, strict=True):
         assert axis.get_yscale() == "log"

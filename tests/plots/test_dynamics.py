@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers.drawn import bars, every, legend, titles, with_ends
+from helpers.drawn import bars, every, legend, lettered, titles, with_ends
 from howlinear.plots import dynamics, style
 
 STEPS = [0, 1, 10, 100]
@@ -64,7 +64,7 @@ def test_a_column_for_every_film(runs):
     figure = dynamics.films(tables, spreads, pd.DataFrame({"run": runs, "peak_step": 10}))
     tops, bottoms = np.array(figure.axes[: 2 * len(runs)]).reshape(2, len(runs))
     losses = figure.axes[2 * len(runs) : 3 * len(runs)]
-    assert titles(figure) == [f"({letter}) {run}" for letter, run in zip("abcd", runs, strict=False)]
+    assert titles(figure) == lettered(runs)
     for top, bottom, loss, run in zip(tops, bottoms, losses, runs, strict=True):
         assert_film(top, tables[tables.run == run])
         assert set(top.lines[-1].get_xdata()) == {10}

@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.contour import QuadContourSet
 from matplotlib.text import Annotation
 
-from helpers.drawn import bars, every, legend, texts, titles
+from helpers.drawn import bars, every, legend, lettered, texts, titles
 from howlinear.plots import optimisers, style
 
 MODELS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
@@ -20,8 +20,7 @@ def scores(scalings=("raw", "whitened"), names=("SGD", "Adam", "Muon")):
 def test_paths_have_a_panel_for_each_scaling_and_a_line_for_each_optimiser(scalings):
     table = scores(scalings)
     figure = optimisers.paths(table, exact=0.6, low=0.55, high=0.7, batch=32)
-    letters = "abc"[: len(scalings)]
-    assert titles(figure) == [f"({letter}) {name} inputs" for letter, name in zip(letters, scalings, strict=True)]
+    assert titles(figure) == lettered([f"{name} inputs" for name in scalings])
     assert legend(figure) == ["closed form", "SGD", "Adam", "Muon"]
     for axis, scaling in zip(figure.axes, scalings, strict=True):
         closed, *paths = axis.lines

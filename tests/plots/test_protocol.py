@@ -52,7 +52,7 @@ def test_a_multiverse_is_in_order_and_says_what_was_chosen():
         across, up = points(top, model).T
         assert across.tolist() == list(range(count))
         assert (np.diff(up) >= -1e-12).all()
-    shown = ["scalar", "feature", "tail", "documents", "8", "limit", "32", "in", "in", "rows out", "1e-15", "1e-12"]
+    shown = ["scalar", "feature", "tail", "documents", "8", "limit", "in", "rows out", "1e-15", "1e-12"]  # real choices
     assert texts(bottom.get_yticklabels()) == shown
     # the scalar denominator gives the lower half, the feature's the upper
     scalar, feature = ([int(stroke[0, 0]) for stroke in strokes.get_segments()] for strokes in bottom.collections[:2])

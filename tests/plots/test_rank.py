@@ -193,8 +193,8 @@ def test_axes_draws_every_output_with_the_pooled_line_and_the_median():
             "r2": [0.7, 0.8, 0.9, 0.9, 0.1, -3.0],
         }
     )
-    figure = rank.axes(outputs, r2=0.8, model="mini-gpt2")
-    assert titles(figure) == ["(a) along features", "(b) along directions"]
+    figure = rank.axes(outputs, r2=0.8, model="mini-gpt2", block=11)
+    assert titles(figure) == ["(a) along features, block 11 of mini-gpt2", "(b) along directions"]
     for axis, (_, mine), median in zip(figure.axes, outputs.groupby("axis", sort=False), (0.8, 0.1), strict=True):
         (points,) = axis.collections
         np.testing.assert_allclose(points.get_offsets(), np.c_[mine["share"], mine["r2"].clip(lower=-0.2)])

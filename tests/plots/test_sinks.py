@@ -12,8 +12,9 @@ def blocks(*models, count=4):
     """R² of 0.5 and rising, with intervals; block 1 rests on massive rows and its map is of no use elsewhere."""
     table = every(model=models, block=range(count))
     r2 = 0.5 + 0.001 * table["block"]
-    table = table.assign(heaviest=4.0, r2=r2, r2_ordinary=r2, of_all=r2)
-    table.loc[table["block"] == 1, ["heaviest", "r2", "r2_ordinary", "of_all"]] = [800.0, 0.97, 0.56, -116.0]
+    table = table.assign(heaviest=4.0, massive_rows=0, r2=r2, r2_ordinary=r2, of_all=r2)
+    columns = ["heaviest", "massive_rows", "r2", "r2_ordinary", "of_all"]
+    table.loc[table["block"] == 1, columns] = [800.0, 5, 0.97, 0.56, -116.0]
     return with_ends(with_ends(table, 0.01, 0.02, "r2"), 0.03, 0.01, "r2_ordinary")
 
 
@@ -48,7 +49,7 @@ def test_massive_draws_sizes_on_a_log_scale_with_the_cut_and_cosines_beside():
 
 def test_massive_has_one_panel_where_no_row_is():
     figure = sinks.massive(blocks("mini-gpt2").assign(heaviest=4.0), flow())
-    assert titles(figure) == ["(a) size"]
+    assert titles(figure) == ["size"]
     figure.canvas.draw()
 
 
@@ -70,6 +71,12 @@ def test_with_and_without_draws_a_panel_a_model_with_intervals_and_arrows():
         assert arrow.get_xdata().tolist() == [1]
         assert ax.get_ylim()[0] < arrow.get_ydata()[0] < 0
     assert legend(figure) == ["map of all rows on ordinary ones", "all rows", "ordinary rows"]
+
+
+def test_models_without_massive_rows_have_no_panel_where_others_have_some():
+    plain = blocks("mini-llama").assign(massive_rows=0)
+    assert titles(sinks.with_and_without(pd.concat([blocks("smol"), plain]))) == ["smol"]
+    assert titles(sinks.with_and_without(plain)) == ["mini-llama"]
 
 
 def curves(*models, count=3):
@@ -182,7 +189,7 @@ def test_costs_draws_each_block_over_the_ways_that_it_has():
     assert list(plain.get_xdata()) == [0, 2]
     assert plain.get_markerfacecolor() == "white"
     assert sunk.get_markerfacecolor() != "white"
-    assert sorted(texts(ax.texts)) == ["11", "4"]
+    assert sorted(texts(ax.texts)) == ["11", "11", "4", "4"]  # where lines begin, and where they end
     assert texts(ax.get_xticklabels())[1] == "(b) the same,\nmassive rows kept"
     assert ax.get_yscale() == "symlog"
     assert legend(figure) == ["smol", "with massive rows", "without"]

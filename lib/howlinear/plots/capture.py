@@ -39,7 +39,7 @@ def inputs(table: pd.DataFrame) -> Figure:
         _, label = INPUTS[column]
         axis.set_ylabel(label)
     axes["condition"].set_yscale("log")
-    axes["condition"].legend()
+    style.legend(axes["condition"])
     position = axes["first_position_in"]
     for model, blocks in table.groupby("model", sort=False):
         position.plot(blocks["block"], blocks["first_position_out"], **style.look(model))

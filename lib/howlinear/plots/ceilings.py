@@ -138,6 +138,7 @@ def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
         The figure, a panel a block, each on axes of its own.
     """
     figure, panels = style.panel_grid(list(blocks), 2.1, "what the block puts out", most=None)
+    figure.suptitle(model, fontsize=8)
     for place, axis in panels.items():
         draw_cloud(axis, blocks[place], style.look(model)["color"], line="output = prediction")
         axis.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))  # massive rows make long numbers

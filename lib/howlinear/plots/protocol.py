@@ -63,7 +63,9 @@ def multiverse(
     choices = list(_CHOICES)
     wide = table.pivot_table(index=choices, columns="model", values=statistic, sort=False)[list(table.model.unique())]
     ordered = wide.loc[wide.mean(axis=1).sort_values(kind="stable").index]
-    levels = [(choice, level) for choice in choices for level in table[choice].unique()]
+    values = {choice: table[choice].unique() for choice in choices}
+    real = [choice for choice in choices if len(values[choice]) > 1] or choices
+    levels = [(choice, level) for choice in real for level in values[choice]]
     heights = [1.0, 0.14 * len(levels)]
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.PAGE, 5.0), sharex=True, height_ratios=heights)
     number = np.arange(len(ordered))

@@ -78,7 +78,7 @@ def median(
     return figure
 
 
-def axes(outputs: pd.DataFrame, r2: float, model: str) -> Figure:
+def axes(outputs: pd.DataFrame, r2: float, model: str, block: int) -> Figure:
     """R² of every single output of one block against its share of the variance: along features, and along directions.
 
     Returns:
@@ -95,7 +95,7 @@ def axes(outputs: pd.DataFrame, r2: float, model: str) -> Figure:
         panel.set(xscale="log", xlabel=f"share of the variance, {axis}")
         panel.legend(loc="lower right")
     panels[0].set(ylabel="$R^2$ of one output, held out", ylim=(-0.24, 1.03))
-    style.panels(panels, ["along features", "along directions"])
+    style.panels(panels, [f"along features, block {block} of {model}", "along directions"])
     return figure
 
 

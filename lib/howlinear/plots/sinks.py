@@ -59,8 +59,13 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 
 
 def with_and_without(blocks: pd.DataFrame) -> Figure:
-    """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones; a panel a model."""
-    models = list(blocks["model"].unique())
+    """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones.
+
+    Returns:
+        The figure, a panel a model; those without massive rows only where no model has any.
+    """
+    heavy = blocks.loc[blocks["massive_rows"] > 0, "model"]
+    models = list((heavy if len(heavy) else blocks["model"]).unique())
     figure, panels = style.panel_grid(models, 2.3, "$R^2_{\\mathrm{lin}}$, held out", sharey=True)
     for model, ax in panels.items():
         _profiles(ax, blocks[blocks["model"] == model], model)
@@ -203,16 +208,16 @@ def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None
             column += _LETTER * max(len(name) for name in names.values()) + _COLUMN_APART
         ax.plot(by_block.dropna().mean(axis=1), **look)
     ax.set_xscale("symlog", base=2, linthresh=1)  # counts double
-    ax.xaxis.set_major_locator(SymmetricalLogLocator(base=4, linthresh=1))
+    ax.xaxis.set_major_locator(SymmetricalLogLocator(base=4 if end <= 256 else 16, linthresh=1))
     ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     ax.set_xlim(-0.3, 1.1 * end)
 
 
 def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
-    """What each way to swap a block costs, a line a block, on a logarithmic scale that is linear about 0."""
+    """What each way to swap a block costs, a line a block, on a logarithmic scale that is linear about 0 if need be."""
     figure, ax = plt.subplots(figsize=(style.PAGE, 2.8))
     letters = list(kinds)
-    column = 6.0  # points from where lines begin; numbers are there, each model's in a column of its own
+    columns = {-1: 6.0, 1: 6.0}  # points from where lines begin and end; numbers are there, a column a model
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         for _, of_block in of_model.groupby("block"):
@@ -220,21 +225,26 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
             places = [letters.index(letter) for letter in of_block["kind"]]
             face = look["color"] if has_massive else "white"
             ax.plot(places, of_block["nats"], **look | {"label": "_", "markerfacecolor": face, "linewidth": 0.8})
-        starts = of_model[of_model["kind"] == letters[0]].set_index("block")["nats"].to_dict()
-        names = _names_at(starts, _COSTS_APART, _on_axis)
-        beside = {"xytext": (-column, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
-        for height, name in names.items():
-            ax.annotate(name, (0, height), color=look["color"], fontsize=6, **beside)
-        if names:
-            column += _LETTER * max(len(name) for name in names.values()) + 0.5 * _COLUMN_APART
+        for side, letter in ((-1, letters[0]), (1, letters[-1])):
+            ends = of_model[of_model["kind"] == letter].set_index("block")["nats"].to_dict()
+            names = _names_at(ends, _COSTS_APART, _on_axis)
+            beside = {"ha": "right" if side < 0 else "left", "va": "center", "textcoords": "offset points"}
+            for height, name in names.items():
+                place = (letters.index(letter), height)
+                ax.annotate(name, place, (side * columns[side], 0), color=look["color"], fontsize=6, **beside)
+            if names:
+                columns[side] += _LETTER * max(len(name) for name in names.values()) + 0.5 * _COLUMN_APART
         ax.plot([], [], **look)
     if table.empty:
         ax.text(0.5, 0.5, "no model predicts a next token", transform=ax.transAxes, ha="center", color=style.GREY)
     style.label_filled_and_open(ax, "with massive rows", "without")
-    ax.axhline(0, color=style.GREY, lw=0.6)
-    ax.set_yscale("symlog", linthresh=_LINEAR)
+    if table["nats"].min() > _LINEAR:
+        ax.set_yscale("log")
+    else:
+        ax.axhline(0, color=style.GREY, lw=0.6)
+        ax.set_yscale("symlog", linthresh=_LINEAR)
     ax.margins(y=0.08)
-    ax.set_xlim(-0.5, len(letters) - 0.65)
+    ax.set_xlim(-0.5, len(letters) - 0.5)
     labels = [fill(f"({letter}) {words}", width=20) for letter, words in kinds.items()]
     ax.set_xticks(range(len(letters)), labels)
     ax.set(xlabel="", ylabel="cost, nats per token")

@@ -115,11 +115,13 @@ def draw_published(axis: Axes, table: pd.DataFrame | None, across: str, up: str,
 
 
 def panels(axes: Iterable[Axes], titles: Iterable[str] = ()) -> None:
-    """Title the panels of a figure `(a) …`, `(b) …` in order, each at its left; without titles, by letters alone."""
-    for letter, axis, title in zip_longest(ascii_lowercase, list(axes), list(titles)):
-        if axis is None:
+    """Title the panels of a figure `(a) …`, `(b) …` in order, each at its left; a single one has no letter."""
+    axes = list(axes)
+    for letter, axis, title in zip_longest(ascii_lowercase, axes, list(titles), fillvalue=""):
+        if not axis:
             return
-        axis.set_title(f"({letter}) {title}" if title else f"({letter})", loc="left")
+        marked = f"({letter}) {title}".rstrip()
+        axis.set_title(marked if len(axes) > 1 else title, loc="left")
 
 
 def abreast(panels: int, most: int = 3) -> int:
