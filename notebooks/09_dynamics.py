@@ -372,7 +372,7 @@ run.conclusion()
 # - A profile near 1 need not mean that blocks compute something linear; it may mean that they write hardly more than
 #   one direction, as a model may that has learned how often words occur and no more. The paper's "two regimes" may be
 #   stages of one training.
-# - What one block adds is part of the next one's input, so later blocks see the sum of all changes. Exercise 2 asks
+# - What one block adds is part of the next one's input, so later blocks see the sum of all changes. Exercise 3 asks
 #   whether that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
 # - *From the peak* is the strictest way of counting: it leaves out the loss's early, easy fall. And votes speak of
 #   trainings like these runs', not of all.
@@ -417,7 +417,39 @@ if recognised is not None:
     print("right:", dict(zip(curves, recognised, strict=True)))
 
 # %% [markdown]
-# **2 (harder).** Freeze every FFN of a fresh live model and train the rest up to the live model's straightest step. Do
+# **2 (medium).** Which is finished first, counted in nats and not in doublings? For each run in `curves`: when its
+# median block settles, what share of the loss's whole fall is still to come? (As above, `share` says what has settled.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `settling(curve.steps, curve.r2, share).step` is when each block settles. The median of these lies between
+# two measured steps.
+#
+# Step 2: `np.interp` reads the loss between measured steps. It takes `np.log1p` of the steps, since here all is linear
+# in the logarithm of 1 + step.
+#
+# Step 3: the whole fall goes from the first loss to the last. How much of it lies between your loss and the last?
+#
+# </details>
+
+# %%
+still_to_come = None  # a list: a share for each run in `curves`, in order
+
+if still_to_come is not None:
+    assert len(still_to_come) == len(curves), f"one share for each of {', '.join(curves)}"
+    loss_first = 0
+    for given, curve in zip(still_to_come, curves.values(), strict=True):
+        settles = np.median(settling(curve.steps, curve.r2, share).step)
+        at_that_step = np.interp(np.log1p(settles), np.log1p(curve.steps), curve.loss)
+        expected = (at_that_step - curve.loss[-1]) / (curve.loss[0] - curve.loss[-1])
+        assert abs(given - expected) < 1e-4, "the loss where the median block settles, in log(1 + step), less the last"
+        loss_first += given < 1 - share
+    print(f"right: the loss is finished first in {loss_first} of {len(curves)} runs,", end=" ")
+    print(f"as it counts as settled once less than {1 - share:.0%} of its fall is to come:", end=" ")
+    print(", ".join(f"{given:.1%} in {name}" for name, given in zip(curves, still_to_come, strict=True)))
+
+# %% [markdown]
+# **3 (harder).** Freeze every FFN of a fresh live model and train the rest up to the live model's straightest step. Do
 # blocks whose weights never change get straighter too? The cell below measures your model and says it.
 #
 # <details><summary>Hint</summary>

@@ -448,7 +448,40 @@ if absent is not None:
     print("right: GELU is z / 2 and an even rest; about a mean other than 0, as real z have it, that rest is not even")
 
 # %% [markdown]
-# **2 (harder).** Feed the first model's middle block Gaussian inputs of the same mean and covariance, 20,000 of them,
+# **2 (medium).** Do the neurons' means alone give `parts`, the first model's middle block, its cubic part? Take the
+# mean of every pre-activation away, leave all else as it is, and predict $R^2_1$, $R^2_2$ and $R^2_3$. (In SwiGLU $g$,
+# under the activation, loses its mean, and $u$ keeps it.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `parts.spread(moments)` has the means of the pre-activations, and their spreads. `parts.gate` is the
+# `AffineMap` from $x$ to them: which of its two parts moves their means and nothing else?
+#
+# Step 2: `dataclasses.replace(parts, gate=…)` is a block with another `gate`, and `predict_spectrum(…, moments, 3)`
+# predicts its spectrum.
+#
+# </details>
+
+# %%
+without_means = None  # the predicted R² of degrees 1, 2 and 3
+moments = sum(stored[first].blocks[middle[first]].train)
+
+if without_means is not None:
+    from dataclasses import replace
+
+    means, _ = parts.spread(moments)
+    shifted = AffineMap(parts.gate.weight, parts.gate.bias - means)
+    expected = predict_spectrum(replace(parts, gate=shifted), moments, 3)
+    assert np.shape(without_means) == (3,), "a number for each of the degrees 1, 2 and 3"
+    assert np.allclose(without_means, expected, atol=1e-6), "the bias less the means; weights and inputs stay"
+    with_means = predict_spectrum(parts, moments, 3)
+    before, after = with_means[2] - with_means[1], expected[2] - expected[1]
+    print("right: yes." if after < 1e-6 else "right: no, not alone.", end=" ")
+    print(f"Degree 3 adds {before:.3f} with means and {after:.3f} without;", end=" ")
+    print(f"the line explains {with_means[0]:.2f} with them and {expected[0]:.2f} without")
+
+# %% [markdown]
+# **3 (harder).** Feed the first model's middle block Gaussian inputs of the same mean and covariance, 20,000 of them,
 # and measure its spectrum. Does Hermite's prediction hold now?
 #
 # <details><summary>Hint</summary>
@@ -466,7 +499,6 @@ if absent is not None:
 
 # %%
 gaussian_r2 = None  # R² of degrees 1, 2, …, up to `degree`
-moments = sum(stored[first].blocks[middle[first]].train)
 
 if gaussian_r2 is not None:
     expected = predict_spectrum(parts, moments, degree)

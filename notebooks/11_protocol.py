@@ -321,7 +321,38 @@ if tends_to is not None:
     print(f"right: {tends_to:.2f}, of which the held-out score misses {(tends_to - 0.55) / tends_to:.0%}")
 
 # %% [markdown]
-# **2 (harder).** Rows that are independent and Gaussian have an optimism of $p/n$, with $p$ the numbers of a map per
+# **2 (medium).** Somebody settles two choices after seeing the results, and all others as we do. How high can that take
+# the first model's mean $R^2_{\mathrm{lin}}$? Of its protocols in `numbers` that differ from `ours` in two choices at
+# most, give the highest `mean`.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `numbers` has a row for each model and protocol, with a column for each of `CHOICES`. Take the rows of the
+# first of `models`.
+#
+# Step 2: compare these columns with `pd.Series(asdict(ours))`, and count in each row how many differ.
+#
+# </details>
+
+# %%
+highest = None  # a number
+
+if highest is not None:
+    of_first = numbers[numbers["model"] == next(iter(models))]
+    differing = sum((of_first[choice] != level).astype(int) for choice, level in asdict(ours).items())
+    under_ours = of_first[differing == 0].iloc[0]
+    raised = of_first.loc[of_first["mean"].where(differing <= 2).idxmax()]
+    assert abs(highest - raised["mean"]) < 1e-6, "of the first model, with at most two choices unlike ours"
+    levels = [f"{choice} = {raised[choice]}" for choice in CHOICES if raised[choice] != under_ours[choice]]
+    turned = []
+    for name, statement in statements.STATEMENTS.items():
+        if statement.holds(raised[name]) != statement.holds(under_ours[name]):
+            turned.append(name)
+    print(f"right: to {highest:.2f}, from {under_ours['mean']:.2f} under ours,", end=" ")
+    print(f"by {' and '.join(levels) or 'no choice'}; statements that this turns: {', '.join(turned) or 'none'}")
+
+# %% [markdown]
+# **3 (harder).** Rows that are independent and Gaussian have an optimism of $p/n$, with $p$ the numbers of a map per
 # feature. The planted documents above have more. How many of their rows count as one? Estimate it on 5 documents a
 # fold from the mean optimism of 40 draws.
 #

@@ -538,4 +538,45 @@ if drawn is not None:
     compressors["drawn"] = lambda _: width.compensated(calibration, lambda site, _: kept[site.block])
     judged = {run.corpora[0]: rows.with_fewer_held_out(cost_rows)}
     raced = race(first_model, compressors, [0.8], judged).set_index("method")["ratio"]
-    print("right: perplexity over the whole model's,", raced.round(2).to_dict())
+    matters = raced["drawn"] > 1.02 * raced["GRAIL on Wanda"]
+    print("right: yes, it matters" if matters else "right: no, by less than two in a hundred", end=". ")
+    print("Perplexity over the whole model's:", raced.round(2).to_dict())
+
+# %% [markdown]
+# **3 (harder).** Own units let the cheapest unit go, then the cheapest of those left. Is what stays always the best
+# choice? Plant hidden values of three units, all read out with weight 1, of which one is to stay, such that own units
+# lose more than ten times what the best of the three would.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the best to stay by itself is the unit that follows the output most closely. It must be the first to go, so
+# the two others have to give it back together.
+#
+# Step 2: let it be a mix of the two others with a little noise. A unit is cheap if what the others do not give back of
+# it is small: is the mix larger than its parts, or smaller?
+#
+# </details>
+
+# %%
+misleading = None  # hidden values of three units, shape (tokens, 3)
+
+if misleading is not None:
+    values = misleading.double()
+    assert values.shape[1:] == (3,), "a row for each token, a column for each of three units"
+    together = values.sum(1, keepdim=True)
+    lost = []  # mean square error with one unit alone, read out anew with a bias
+    for unit in range(3):
+        design = torch.cat([values[:, [unit]], torch.ones(len(values), 1).double()], dim=1)
+        anew = torch.linalg.lstsq(design, together).solution
+        lost.append(float((design @ anew - together).square().mean()))
+    planted = Moments(3).update(values)
+    second = planted.sxx / planted.n + 1e-9 * torch.eye(3).double()
+    stays = int(eliminate(second, torch.ones(3, 1).double()).kept(1))
+    best = lost.index(min(lost))
+    variance = float(together.var(correction=0))
+    assert variance > 0, "the output, which is their sum, has to vary from token to token"
+    shares = [one / variance for one in lost]
+    assert shares[stays] > 0.01, f"own units keep unit {stays}, and lose hardly any of the variance"
+    assert shares[stays] > 10 * shares[best], f"own units keep unit {stays}, and unit {best} is not ten times as good"
+    print(f"right: no, not always. Own units keep unit {stays} and lose {shares[stays]:.1%} of the variance,", end=" ")
+    print(f"where unit {best} alone would lose {shares[best]:.1%}")

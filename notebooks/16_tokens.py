@@ -318,7 +318,61 @@ if square_of_mean is not None:
     print(f"right: {given:.2f} by pairs, {own_mean:.2f} by the own mean")
 
 # %% [markdown]
-# **3 (find the bug).** A friend says that a table explains much more of the last block than the figure above shows.
+# **3 (harder).** Is the block's one line also the best for what varies within tokens? Write the function that makes
+# `Moments` of the rows of a `TokenSums`, each less the mean of its token: their `sxx`, `sxy` and `syy`. The cell fits a
+# line to what you give it of the first model's last block.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: under *Idea* the sum of squares comes apart into a part between tokens and one within, and so do sums of
+# products. `hl.Moments.total(side.rows.values())` is a copy of the moments of all rows: take the part between away.
+#
+# Step 2: sums are kept for each token of each fold. `types, kind = side.types` says which of the tokens each sum is of,
+# and `torch.zeros(len(types)).double().index_add_(0, kind, side.count)` counts the rows of each token.
+#
+# Step 3: the part between is $\sum_t n_t (\bar x_t - \bar x)(\bar x_t - \bar x)^\top$, and likewise with $y$. The mean
+# of all rows, $\bar x$, is their `mean_x`.
+#
+# </details>
+
+# %%
+from howlinear.core.ceilings import fit
+from howlinear.instrument.token_split import Grouping, token_sums
+
+first_model = run.model(first)
+last = hl.sites(first_model)[-1].block
+text = run.corpus(main, first_model).rows(run.rows, run.seq_len, run.seed)
+sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]
+train, held_out = token_sums(first_model, text, sides, [last])[last]
+
+# %%
+within = None  # a function of a TokenSums → Moments of its rows, each less the mean of its token
+
+if within is not None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 60, 3, generator=generator, dtype=torch.float64)
+    token, fold = torch.randint(9, (60,), generator=generator), torch.randint(2, (60,), generator=generator)
+    sixty = TokenSums.empty(token, fold, d_in=3, d_out=3)
+    for number in (0, 1):
+        sixty.update(number, token[fold == number], x[fold == number], y[fold == number])
+    for number in token.unique():
+        x[token == number] -= x[token == number].mean(0)
+        y[token == number] -= y[token == number].mean(0)
+    given = within(sixty)
+    assert torch.allclose(given.sxx, x.T @ x), "a token's mean is of its rows in all folds, and counts for each"
+    assert torch.allclose(given.sxy, x.T @ y), "products of x and y, less those of their token means"
+    assert torch.allclose(given.syy, y.square().sum(0)), "squares of each output, less those of its token means"
+
+    one_line, _ = fit(hl.Moments.total(train.rows.values()))
+    your_line, _ = fit(within(train))
+    by_one, by_yours = split(one_line, held_out), split(your_line, held_out)
+    better = by_yours.r2_within > by_one.r2_within + 0.01
+    print("right: no, another line is better there." if better else "right: yes, up to a hundredth.", end=" ")
+    print(f"R² within tokens is {by_one.r2_within:.2f} by the one line and {by_yours.r2_within:.2f} by yours;", end=" ")
+    print(f"between tokens it is {by_one.r2_between:.2f} and {by_yours.r2_between:.2f}")
+
+# %% [markdown]
+# **4 (find the bug).** A friend says that a table explains much more of the last block than the figure above shows.
 # What is wrong with her number? Fill in `repaired`.
 #
 # <details><summary>Hint</summary>
@@ -331,13 +385,6 @@ if square_of_mean is not None:
 
 # %%
 from howlinear.ideas.tokens.table import table_alone
-from howlinear.instrument.token_split import Grouping, token_sums
-
-first_model = run.model(first)
-last = hl.sites(first_model)[-1].block
-text = run.corpus(main, first_model).rows(run.rows, run.seq_len, run.seed)
-sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]
-train, held_out = token_sums(first_model, text, sides, [last])[last]
 
 
 def friends_r2(train, held_out):

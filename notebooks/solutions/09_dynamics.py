@@ -34,6 +34,7 @@ from howlinear.training.minis import FACTORY, new_model
 
 run = start("09_dynamics", profile)
 curves = {name: Trajectory.read(paths.MODELS / name / "trajectory.json") for name in FACTORY}
+share = 0.9
 
 # %% [markdown]
 # **1.** The measured step after the last at which the correlation is 0.9 or less. Beside it, when the median block
@@ -56,7 +57,21 @@ print("recognised:", dict(zip(curves, recognised, strict=True)))
 print("median block settled:", dict(zip(curves, settled, strict=True)))
 
 # %% [markdown]
-# **2.** Within the warm-up the learning rate does not depend on how many steps are to come, so a short run sees the
+# **2.** The loss counts as settled once less than $1 - q$ of its fall is to come. Where less than that is left when the
+# median block settles, the loss was first.
+
+# %%
+still_to_come = []
+for curve in curves.values():
+    settles = np.median(settling(curve.steps, curve.r2, share).step)
+    at_that_step = np.interp(np.log1p(settles), np.log1p(curve.steps), curve.loss)
+    fall = curve.loss[0] - curve.loss[-1]
+    still_to_come.append((at_that_step - curve.loss[-1]) / fall)
+assert all(0 < part < 1 for part in still_to_come)
+print("still to come:", {name: f"{part:.1%}" for name, part in zip(curves, still_to_come, strict=True)})
+
+# %% [markdown]
+# **3.** Within the warm-up the learning rate does not depend on how many steps are to come, so a short run sees the
 # first steps of a long one. Both models start from the same weights and read the same text; in one, no FFN ever learns.
 # Whatever happens to the $R^2_{\mathrm{lin}}$ of its blocks was done to their inputs.
 

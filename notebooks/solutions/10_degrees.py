@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch.nn.functional import gelu
 
+from howlinear.core.ceilings import AffineMap
 from howlinear.core.gaussian import hermite, predict_spectrum
 from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import Sample
@@ -48,7 +49,20 @@ moments = sum(stored[first].blocks[middle[first]].train)
 print("median mean of a pre-activation:", round(float(parts.spread(moments)[0].median()), 2))
 
 # %% [markdown]
-# **2.** Draw $x = \bar x + \Sigma^{1/2}\xi$, and let the block taken apart answer. Now the prediction holds, up to what
+# **2.** A bias moves the mean of its pre-activation and nothing else. About mean 0 GELU has no cubic part, as exercise
+# 1 says, and then no sum of such neurons has one; in SwiGLU the product of two pre-activations may keep one.
+
+# %%
+means, _ = parts.spread(moments)
+shifted = AffineMap(parts.gate.weight, parts.gate.bias - means)
+without_means = predict_spectrum(replace(parts, gate=shifted), moments, 3)
+with_means = predict_spectrum(parts, moments, 3)
+cubic = without_means[2] - without_means[1]
+assert cubic < 1e-6 or parts.up is not None
+print("without means", np.round(without_means, 2), "with them", np.round(with_means, 2))
+
+# %% [markdown]
+# **3.** Draw $x = \bar x + \Sigma^{1/2}\xi$, and let the block taken apart answer. Now the prediction holds, up to what
 # least squares on these rows costs: so it was the inputs' shape, not the algebra, that made it miss.
 
 # %%

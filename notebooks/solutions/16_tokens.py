@@ -18,6 +18,8 @@ profile = "minis"
 import torch
 
 import howlinear as hl
+from howlinear.core.ceilings import fit
+from howlinear.core.token_split import TokenSums, split
 from howlinear.ideas.tokens.table import table_alone
 from howlinear.instrument.token_split import Grouping, token_sums
 from howlinear.notebook.run import start
@@ -53,7 +55,32 @@ def square_of_mean(z, fold):
 assert abs(square_of_mean(torch.tensor([[2.0], [4.0]]), torch.tensor([0, 1])) - 8) < 1e-5
 
 # %% [markdown]
-# **3.** She scores the table on the rows that it was made of. A token that occurs once is explained there by itself.
+# **3.** Sums of squares and products within tokens are those of all rows less those of the token means, each counted as
+# often as its token occurs. A line fitted to these is what regression on $x$ and a free table beside it would give $x$.
+
+
+# %%
+def within(side: TokenSums) -> hl.Moments:
+    moments = hl.Moments.total(side.rows.values())
+    types, kind = side.types
+    count, sum_x, sum_y = (
+        sums.new_zeros(len(types), *sums.shape[1:]).index_add_(0, kind, sums)
+        for sums in (side.count, side.sum_x, side.sum_y)
+    )
+    off_x, off_y = sum_x / count[:, None] - moments.mean_x, sum_y / count[:, None] - moments.mean_y
+    moments.sxx -= off_x.T @ (count[:, None] * off_x)
+    moments.sxy -= off_x.T @ (count[:, None] * off_y)
+    moments.syy -= count @ off_y.square()
+    return moments
+
+
+lines = {"one line": hl.Moments.total(train.rows.values()), "a line within": within(train)}
+r2_within = {name: split(fit(moments)[0], held_out).r2_within for name, moments in lines.items()}
+assert r2_within["a line within"] > r2_within["one line"]
+print({name: round(r2, 2) for name, r2 in r2_within.items()})
+
+# %% [markdown]
+# **4.** She scores the table on the rows that it was made of. A token that occurs once is explained there by itself.
 
 
 # %%

@@ -1,6 +1,7 @@
 """Answers turn with the numbers that they are of: every notebook's template on results unlike those on record."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers.answers import answers, broken, changed, gone, keep, moved, put, recorded_answers
@@ -15,6 +16,16 @@ NO_LOSS = {"dppl": None, "dppl_low": None, "dppl_high": None}
 @pytest.mark.parametrize(("profile", "stem"), RECORDED)
 def test_answers_on_record_are_whole_sentences(profile, stem):
     assert broken(recorded_answers(stem, profile)) == []
+
+
+def other_text(ratio):
+    """Own units on a second text, where they multiply perplexity by so much."""
+
+    def change(found):
+        elsewhere = found["race"].query("method == 'own units'").assign(corpus="code", ratio=ratio)
+        found["race"] = pd.concat([found["race"], elsewhere], ignore_index=True)
+
+    return change
 
 
 TURNS = [
@@ -60,6 +71,11 @@ TURNS = [
     ("05_corpora", [put("by_model", bend=0.9)], "Q2"),
     ("05_corpora", [put("by_model", bend=0.0)], "Q2"),
     ("05_corpora", [put("by_model", bend=0.9), put("by_model", GPT2, bend=0.0)], "Q2"),
+    ("06_compression", [put("reduced_rank", "rank == 64", r2=0.0)], "R1"),
+    ("06_compression", [put("reduced_rank", f"{GPT2} and rank == 64", r2=0.0)], "R1"),
+    ("06_compression", [keep("reduced_rank", "rank == 128")], "R1"),
+    ("06_compression", [put("agreements", "costs == 'several'", rho=-0.9)], "Q4"),
+    ("06_compression", [put("agreements", "costs == 'several' and signal != 'price'", rho=-0.9)], "Q4"),
     ("07_optimisers", [put("by_way", rho_condition=None)], "A2"),
     ("07_optimisers", [put("race", "scaling == 'whitened'", reached=-1.0)], "Q1"),
     ("07_optimisers", [put("verdicts", flipped=0)], "Q2"),
@@ -89,6 +105,14 @@ TURNS = [
     ("12_sinks", [put("blocks", f"{GPT2} and block == 3", cuts_deciding=8)], "A5"),
     ("12_sinks", [put("blocks", f"{GPT2} and block == 3", cuts_deciding=3)], "A5"),
     ("12_sinks", [put("planted_effects", "intervention == 'set to zero'", change_high=0.1)], "R3"),
+    ("14_compress", [put("race", "method == 'ShortGPT' and share == 0.9", ratio=0.5)], "A1 R0 Q2"),
+    ("14_compress", [put("race", f"{GPT2} and method == 'ShortGPT' and share == 0.9", ratio=0.5)], "A1 R0 Q2"),
+    ("14_compress", [put("race", f"{GPT2} and method == 'magnitude' and share == 0.8", ratio=1.1)], "R1 Q2"),
+    ("14_compress", [put("exchanges", "method == 'by scores of single units'", over_first=9.0)], "R2"),
+    ("14_compress", [put("exchanges", f"{GPT2} and method == 'by scores of single units'", over_first=9.0)], "R2"),
+    ("14_compress", [put("exchanges", "method == 'by scores of single units'", over_first=None)], "R2 Q0"),
+    ("14_compress", [other_text(1.0)], "Q4"),
+    ("14_compress", [other_text(2.0)], "Q4"),
     ("15_gate", [put("costs", "kind == 'gate'", rise_low=0.5)], "Q0"),
     ("15_gate", [put("curves", "kind == 'gate'", rise=9.0)], "Q1"),
     ("15_gate", [put("together", rise_low=0.0)], "Q2"),

@@ -25,6 +25,21 @@ def first_alike(names, above=0.9):
     return steps
 
 
+def to_come(names, scale=np.log1p, middle=np.median):
+    """What is to come of each fall, read on another scale or where another block settles."""
+    parts = []
+    for curve in names["curves"].values():
+        settles = middle(names["settling"](curve.steps, curve.r2, names["share"]).step)
+        loss = np.interp(scale(settles), scale(curve.steps), curve.loss)
+        parts.append((loss - curve.loss[-1]) / (curve.loss[0] - curve.loss[-1]))
+    return parts
+
+
+def in_nats(names):
+    falls = [curve.loss[0] - curve.loss[-1] for curve in names["curves"].values()]
+    return [part * fall for part, fall in zip(names["still_to_come"], falls, strict=True)]
+
+
 def fresh(names, seed=0):
     return new_model("mini-gpt2", names["run"].seed + seed, names["blocks"], names["width"])
 
@@ -56,6 +71,14 @@ WRONG = {
         "when it settles": lambda names: names["settled"],
         "alike by chance": lambda names: first_alike(names, 0.5),
         "one run": lambda names: names["recognised"][:1],
+    },
+    "still_to_come": {
+        "what has fallen": lambda names: [1 - part for part in names["still_to_come"]],
+        "on an even scale": lambda names: to_come(names, scale=np.array),
+        "the mean block": lambda names: to_come(names, middle=np.mean),
+        "in nats": in_nats,
+        "when the loss settles": lambda names: [0.1] * len(names["curves"]),
+        "one run": lambda names: names["still_to_come"][:1],
     },
     "frozen": {
         "not trained": lambda names: fresh(names),

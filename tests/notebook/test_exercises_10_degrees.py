@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from helpers.exercises import Exercises
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import Sample
 from howlinear.models.units import take_apart
@@ -23,6 +25,12 @@ def square_of_the_covariance(names):
     return names["moments"].mean_x + names["noise"] @ (names["vectors"] * names["values"]).T
 
 
+def with_bias(names, bias, degree=3):
+    """The predicted spectrum with another bias under the activation."""
+    parts = names["parts"]
+    return predict_spectrum(replace(parts, gate=AffineMap(parts.gate.weight, bias)), names["moments"], degree)
+
+
 WRONG = {
     "absent": {
         "a constant": lambda names: set(),
@@ -30,6 +38,14 @@ WRONG = {
         "all odd ones": lambda names: {1, 3, 5},
         "one too few": lambda names: {3},
         "those that are there": lambda names: {1, 2, 4},
+    },
+    "without_means": {
+        "as it is": lambda names: names["with_means"],
+        "no bias": lambda names: with_bias(names, 0 * names["means"]),
+        "the means for a bias": lambda names: with_bias(names, -names["means"]),
+        "a sign slip": lambda names: with_bias(names, names["parts"].gate.bias + names["means"]),
+        "the line alone": lambda names: names["without_means"][:1],
+        "one degree more": lambda names: with_bias(names, names["parts"].gate.bias - names["means"], degree=4),
     },
     "gaussian_r2": {
         "a constant": lambda names: [0.5] * names["degree"],

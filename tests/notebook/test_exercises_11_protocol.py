@@ -4,6 +4,12 @@ import numpy as np
 
 from helpers.exercises import Exercises
 
+
+def extreme(names, choices, which="max"):
+    """The highest mean, or the lowest, with at most so many choices unlike ours."""
+    return names["of_first"].loc[names["differing"] <= choices, "mean"].agg(which)
+
+
 WRONG = {
     "tends_to": {
         "a constant": lambda names: 0.5,
@@ -13,6 +19,14 @@ WRONG = {
         "held out": lambda names: 0.55,
         "a sign slip": lambda names: 1 + (0.20 * 0.45) ** 0.5,
         "what is left": lambda names: (0.20 * 0.45) ** 0.5,
+    },
+    "highest": {
+        "ours": lambda names: extreme(names, 0),
+        "one choice": lambda names: extreme(names, 1),
+        "three choices": lambda names: extreme(names, 3),
+        "all choices": lambda names: extreme(names, 7),
+        "the lowest": lambda names: extreme(names, 2, "min"),
+        "by how much": lambda names: extreme(names, 2) - extreme(names, 0),
     },
     "rows_that_count_as_one": {
         "a constant": lambda names: 1.0,

@@ -35,6 +35,12 @@ def with_repetitions(names):
     return draw
 
 
+def mixed(names, share, noise):
+    """Two units, and so much of their sum with so much noise."""
+    one, other = names["one"], names["other"]
+    return torch.stack([one, other, share * (one + other) + noise * names["noise"]], 1)
+
+
 WRONG = {
     "least": {
         "a constant": lambda names: 0.5,
@@ -49,6 +55,15 @@ WRONG = {
         "the largest weights": lambda names: best(names, weight_norms(names)),
         "another share": lambda names: lambda share: names["drawn"](share + 0.1),
         "with repetitions": with_repetitions,
+    },
+    "misleading": {
+        "three that know nothing of each other": lambda names: mixed(names, 0.0, 1.0),
+        "copies": lambda names: names["one"][:, None].repeat(1, 3),
+        "a mix larger than its parts": lambda names: mixed(names, 2.0, 0.05),
+        "a mix with much noise": lambda names: mixed(names, 0.5, 0.5),
+        "silent units": lambda names: 0 * names["misleading"],
+        "two units": lambda names: names["misleading"][:, :2],
+        "tokens in columns": lambda names: names["misleading"].T,
     },
 }
 

@@ -2,6 +2,7 @@
 
 from helpers.exercises import Exercises
 from howlinear.core.ceilings import r2
+from howlinear.core.moments import Moments
 from howlinear.ideas.tokens.table import all_rows, table_alone, table_and_line
 
 
@@ -9,6 +10,50 @@ def of_pairs(z, fold, keep):
     """The mean of ⟨z_i, z_j⟩ over the pairs that `keep` picks."""
     pairs = [float(z[i] @ z[j]) for i in range(len(z)) for j in range(len(z)) if keep(i, j, fold)]
     return sum(pairs) / max(1, len(pairs))
+
+
+def between(names):
+    """The part that is to go, in the place of the one that stays."""
+
+    def moments(side):
+        rows, inside = all_rows(side), names["within"](side)
+        for part in ("sxx", "sxy", "syy"):
+            setattr(rows, part, getattr(rows, part) - getattr(inside, part))
+        return rows
+
+    return moments
+
+
+def each_fold_by_itself(names):
+    return lambda side: Moments.total([names["within"](only(side, fold)) for fold in side.rows])
+
+
+def only(side, fold):
+    for other in side.rows:
+        side = side if other == fold else side.without(other)
+    return side
+
+
+def inputs_alone(names):
+    def moments(side):
+        rows = all_rows(side)
+        rows.sxx = names["within"](side).sxx
+        return rows
+
+    return moments
+
+
+def each_token_once(side):
+    """Token means that count once each, however many rows they have."""
+    rows = all_rows(side)
+    types, kind = side.types
+    count = side.count.new_zeros(len(types)).index_add_(0, kind, side.count)[:, None]
+    off_x = side.sum_x.new_zeros(len(types), rows.d_in).index_add_(0, kind, side.sum_x) / count - rows.mean_x
+    off_y = side.sum_y.new_zeros(len(types), rows.d_out).index_add_(0, kind, side.sum_y) / count - rows.mean_y
+    rows.sxx -= off_x.T @ off_x
+    rows.sxy -= off_x.T @ off_y
+    rows.syy -= off_y.square().sum(0)
+    return rows
 
 
 WRONG = {
@@ -25,6 +70,13 @@ WRONG = {
         "pairs within a fold": lambda names: lambda z, fold: of_pairs(z, fold, lambda i, j, fold: fold[i] == fold[j]),
         "a sum and no mean": lambda names: lambda z, fold: names["square_of_mean"](z, fold) * len(z),
         "rows less their mean": lambda names: lambda z, fold: names["square_of_mean"](z - z.mean(0), fold),
+    },
+    "within": {
+        "all rows": lambda names: all_rows,
+        "between": between,
+        "each fold by itself": each_fold_by_itself,
+        "inputs alone": inputs_alone,
+        "each token once": lambda names: each_token_once,
     },
     "repaired": {
         "the bug itself": lambda names: names["friends_r2"],
