@@ -1,6 +1,9 @@
 """All notebooks on a model and a text that the project has never seen: four blocks of width 64, a document a line."""
 
+import gzip
+import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,6 +45,53 @@ def test_figures_of_another_model_are_replaced_if_that_is_asked_for(monkeypatch,
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="something else"):
         figures.figures("mini-gpt2", folder=tmp_path / "other", force=True)
+
+
+@pytest.fixture
+def pipeline(monkeypatch, tmp_path):
+    """Run profiles that would have been run; no notebook is."""
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    ran = []
+
+    def run(profile, cores, progress):
+        ran.append(profile)
+        (paths.scratch(profile.name) / "results").mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(figures, "_run_pipeline", run)
+    monkeypatch.setattr(figures, "COPIED", ("results",))
+    monkeypatch.setattr(figures, "_render", lambda *_: "")
+    return ran
+
+
+def test_texts_cut_as_asked_for_lie_in_the_folder_before_anything_reads_them(pipeline, tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("one\ntwo\n\nthree\n")
+    for _ in range(2):  # the second call finds what the first has cut
+        figures.figures("mini-gpt2", mine, tmp_path / "out", documents="line")
+    for profile in pipeline:
+        (path,) = profile.corpora_by_name.values()
+        assert [json.loads(line)["text"] for line in Path(path).read_text().splitlines()] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": None}, {"model": object()}, {"corpus": None}, {"corpus": 3}, {"corpus": [3]}, {"corpus": {"a": 1}},
+        {"cores": -1}, {"corpus": "empty.txt"}, {"corpus": "latin.txt"},
+        {"corpus": "bytes.gz"}, {"corpus": "bad.jsonl"}, {"corpus": "no-text.csv"}, {"corpus": "nothing"},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused_before_anything_is_written(pipeline, tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    files = {"empty.txt": b"", "latin.txt": "caf\xe9".encode("latin-1"), "bytes.gz": gzip.compress(b"a" * 99)}
+    files |= {"bad.jsonl": b'{"text": ', "no-text.csv": b"a,b\n1,2\n"}
+    for name, content in files.items():
+        Path(name).write_bytes(content)
+    Path("nothing").mkdir()
+    with pytest.raises((InputError, SourceError)):
+        figures.figures(**{"model": "mini-gpt2", "folder": tmp_path / "out"} | given)
+    assert not pipeline
+    assert not list(tmp_path.glob("**/*.yaml"))
 
 
 @pytest.fixture(scope="module")

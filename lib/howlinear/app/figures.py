@@ -27,6 +27,7 @@ from markdown_it import MarkdownIt
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.models import sources
+from howlinear.models.checks import check_count
 from howlinear.notebook import execute, prose, settings
 from howlinear.text import library, plain
 from howlinear.text.streams import is_hub_id
@@ -121,8 +122,8 @@ PARTS = (
 
 
 def figures(
-    model: str,
-    corpus: str | Sequence[str] = "docs",
+    model: Any,
+    corpus: Any = "docs",
     folder: Path | str | None = None,
     short: bool = False,
     cores: int | None = None,
@@ -149,13 +150,22 @@ def figures(
         The page, `index.html` in the folder.
 
     Raises:
-        InputError: the folder holds something else.
+        InputError: a model or a text without a name or path, no number of cores, a text that holds nothing to read, or
+            a folder that holds something else.
         SourceError: no such model or text, or no notebook could be run.
     """
-    corpora = [corpus] if isinstance(corpus, str) else list(corpus)
+    model = _name_of("model", model)
+    corpora = [corpus] if isinstance(corpus, str | Path) or not isinstance(corpus, Sequence) else corpus
+    corpora = [_name_of("corpus", text) for text in corpora]
+    if cores is not None:
+        check_count("cores", cores)
     sources.check_there(model)
     for text in corpora:
         library.check_known(text)
+        path = Path(text).expanduser()
+        if path.exists():
+            texts, _ = plain.read_path(path, text_column)
+            plain.check_not_blank(texts, text)
         if is_hub_id(text) and not Path(text).exists():
             raise InputError(
                 f"notebooks read files: save {text} as a table, dataset.to_json('mine.jsonl'), and give that"
@@ -167,10 +177,11 @@ def figures(
         "models": [settings.whole(model)],
         "corpora": list(cut) or [text if text in settings.BUILT_IN else settings.whole(text) for text in corpora],
     }
-    profile = settings.read(_write_run_profile(out, content, force))
+    written = _write_run_profile(out, content, force)
     for path, table in cut.items():
         if not Path(path).is_file():  # a file as old as before is not read again
             Path(path).write_text(table, encoding="utf-8")
+    profile = settings.read(written)  # which finds the texts that it names
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
     made = paths.scratch(profile.name)
     if not (made / "results").is_dir():
@@ -182,6 +193,20 @@ def figures(
     with atomic.written_aside(out / PAGE) as aside:
         aside.write_text(_render(profile, out, short), encoding="utf-8")
     return out / PAGE
+
+
+def _name_of(argument: str, given: Any) -> str:
+    """A model, a text or a folder by its name or path: notebooks run in processes of their own, and read files.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not isinstance(given, str | Path):
+        raise InputError(
+            f"{argument} is a {type(given).__name__}: give a name or a path; hl.save writes a model to a folder, and a "
+            "data set's to_json a text to a file"
+        )
+    return str(given)
 
 
 def not_run(page: Path) -> list[str]:

@@ -217,8 +217,7 @@ def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str
     Raises:
         InputError: texts that are all blank.
     """
-    if not any(text.strip() for text in texts):
-        raise InputError(f"{name} is empty: a corpus holds text")
+    plain.check_not_blank(texts, name)
     counts = {}
     for tried in plain.WAYS if way == "auto" else [way]:
         documents = [document for text in texts for document in plain.WAYS[tried](text)]

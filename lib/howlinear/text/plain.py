@@ -11,7 +11,7 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,16 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
     if path.is_dir():
         return _read_folder(path)
     return [read_text(path)], ""
+
+
+def check_not_blank(texts: Sequence[str], name: str) -> None:
+    """Refuse texts that are all blank.
+
+    Raises:
+        InputError: names what they are of.
+    """
+    if not any(text.strip() for text in texts):
+        raise InputError(f"{name} is empty: a corpus holds text")
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
