@@ -445,6 +445,19 @@ def test_compare_lays_two_models_on_each_other(howlinear, text, folder, tmp_path
     assert drawing.is_file()
 
 
+@pytest.mark.parametrize(
+    ("pairs", "names"),
+    [
+        ([("a/c-500", "t.txt"), ("b/c-500", "t.txt")], ("a/c-500 on t.txt", "b/c-500 on t.txt")),
+        ([("m", "a/t.txt"), ("m", "b/t.txt")], ("m on a/t.txt", "m on b/t.txt")),
+        ([("m", "docs"), ("n", "docs")], ("m on docs", "n on docs")),
+        ([("x/m", "docs"), ("x/m", "docs")], ("m on docs", "m on docs (2)")),
+    ],
+)
+def test_two_that_are_compared_never_have_one_name(pairs, names):
+    assert cli.two_names(pairs) == names
+
+
 def test_compare_lays_two_texts_on_each_other(howlinear, text, folder, tmp_path):
     other, target = tmp_path / "other.txt", tmp_path / "out.json"
     other.write_text("\n\n".join(reversed(text.read_text().upper().split("\n\n"))))
@@ -481,6 +494,7 @@ def test_what_is_measured_of_a_block_is_named_everywhere(howlinear, refused, tex
     assert code == 0
     both = pd.read_csv(tmp_path / "both.csv")
     assert both["model"].str.startswith("attention of").all()
+    assert both.groupby("model").size().tolist() == [len(expected)] * 2  # the same name twice is two names
     assert both["r2"].tolist() == pytest.approx(2 * [found.r2 for found in expected.values()])
 
 

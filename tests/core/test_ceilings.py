@@ -340,6 +340,16 @@ def test_a_side_without_rows_is_refused(sides):
         ceiling(train, test)
 
 
+@pytest.mark.parametrize(("d_in", "d_out"), [(3, 1), (2, 2), (3, 3)])
+def test_rows_of_other_features_than_the_map_has_are_refused(d_in, d_out):
+    x, y = normal(400, 3), normal(400, 2)
+    with pytest.raises(InputError, match="3 inputs to 2 outputs"):
+        ceiling(x, y, normal(100, d_in), normal(100, d_out))
+    line, _ = fit(Moments(3, 2).update(x, y))
+    with pytest.raises(InputError, match="3 inputs to 2 outputs"):
+        r2(line, Moments(d_in, d_out).update(normal(100, d_in), normal(100, d_out)))
+
+
 def test_held_out_moments_without_rows_are_refused():
     with pytest.raises(InputError, match="0 rows"):
         ceiling(moments_of(normal(50, 3), normal(50, 2)), Moments(3, 2))

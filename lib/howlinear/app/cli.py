@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -344,7 +344,7 @@ def compare(
         loaded, read = read_inputs(model, text, reading)
         packed = read.rows(rows, seq_len, seed)
         both.append(measured(loaded, packed, sys.stderr.isatty(), site, chosen, batch_size, swap))
-    names = tuple(f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
+    names = two_names(pairs, of_site)
     compared = comparison(*both, names)
 
     frame = both_frames(compared, names)
@@ -352,6 +352,22 @@ def compare(
     makers |= {"--plot": lambda: hl.plots.profile(frame), "--html": lambda: comparison_page(compared, names, seed)}
     write_files(targets, makers)
     show(comparison_table(compared, names, Console().width), comparison_notes(compared))
+
+
+def two_names(pairs: Sequence[tuple[str, str]], of_site: str = "") -> tuple[str, str]:
+    """What two models on their texts are called, never alike: by as many last parts of their paths as it takes."""
+
+    def called(parts: int) -> list[str]:
+        short = [["/".join(Path(source).parts[-parts:]) for source in pair] for pair in pairs]
+        return [f"{of_site}{model} on {text}" for model, text in short]
+
+    longest = max(len(Path(source).parts) for pair in pairs for source in pair)
+    for parts in range(1, longest + 1):  # checkpoint-500 of two trainings
+        first, second = called(parts)
+        if first != second:
+            return first, second
+    first, second = called(1)
+    return first, f"{second} (2)"
 
 
 def comparison_numbers(compared: Comparison) -> dict[str, Any]:

@@ -411,11 +411,22 @@ class PooledR2:
 
     def error(self, moments: Moments) -> float:
         """Σ ‖y − xW − b‖² over the rows in `moments`."""
+        _check_widths(self.affine, moments)
         weight = self.affine.weight
         # Σ (y − xW − b)² = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
         explained = 2 * (weight * moments.sxy).sum() - (self.square * moments.sxx).sum()
         offset = moments.mean_y - moments.mean_x @ weight - self.affine.bias
         return float(moments.syy.sum() - explained + moments.n * offset.square().sum())
+
+
+def _check_widths(affine: AffineMap, moments: Moments) -> None:
+    """Refuse to score a map on rows of other features, which would be broadcast."""
+    d_in, d_out = affine.weight.shape
+    if (d_in, d_out) != (moments.d_in, moments.d_out):
+        raise InputError(
+            f"a map of {d_in} inputs to {d_out} outputs, and rows of {moments.d_in} and {moments.d_out}: score it on "
+            "the features that it was fitted to"
+        )
 
 
 def output_squares(moments: Moments) -> Float[Tensor, ""]:
@@ -474,6 +485,7 @@ def lower_median(per_feature: Float[Tensor, " d_out"]) -> float:
 
 def residual(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
     """Σ (y − xW − b)² per output feature, shape (d_out,), over the rows in `moments`."""
+    _check_widths(affine, moments)
     weight = affine.weight
     # Σ (y − xW − b)² = Syy − diag(Wᵀ (2 Sxy − Sxx W)) + n (ȳ − x̄ W − b)²
     explained = (weight * (2 * moments.sxy - moments.sxx @ weight)).sum(0)
