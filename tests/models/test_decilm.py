@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, dynamic_module_utils
 import howlinear as hl
 from conftest import BLOCKS, VOCABULARY, WIDTH, logits, tiny
 from howlinear.core.ceilings import AffineMap
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError
 from howlinear.models.decilm import width
 from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replace
@@ -131,9 +131,13 @@ def test_the_folder_loads_in_transformers_and_generates_the_same(uneven, ids, tm
     assert torch.equal(logits(again, ids), logits(found, ids))
 
 
-def test_no_code_of_a_folder_is_run_unasked(uneven, tmp_path):
-    with pytest.raises(SourceError, match="custom code"):
-        hl.load_model(hl.save(hl.to_decilm(uneven), tmp_path / "deci"))
+def test_a_folder_is_read_back_and_no_code_in_it_is_run(uneven, ids, tmp_path):
+    folder = hl.save(hl.to_decilm(uneven), tmp_path / "deci")
+    for module in folder.glob("*.py"):
+        module.write_text("raise SystemExit('run')\n")
+    found = hl.load_model(folder)
+    torch.testing.assert_close(logits(found, ids), logits(uneven, ids), rtol=1e-5, atol=1e-5)
+    assert hl.perplexity(found, ids) == pytest.approx(hl.perplexity(uneven, ids), rel=1e-5)
 
 
 def test_the_folder_holds_what_llama_cpp_looks_for(uneven, tmp_path):

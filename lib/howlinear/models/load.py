@@ -33,6 +33,7 @@ from transformers.utils import cached_file, logging
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.checks import check_count, check_weights, unwrapped
+from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.shards import Shards
@@ -45,6 +46,9 @@ _IF_THERE = {  # of `cached_file`: whatever is wrong with a source is said when 
     "_raise_exceptions_for_connection_errors": False,
     "_raise_exceptions_for_gated_repo": False,
 }
+AutoConfig.register(DeciLMConfig.model_type, DeciLMConfig)  # what `to_decilm` writes is read without code of a folder
+AutoModelForCausalLM.register(DeciLMConfig, DeciLMForCausalLM)
+
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # of bytes the last is all
 
 
