@@ -3,6 +3,8 @@
 A table: every function that runs a model × every kind of text, of token ids and of models, good and bad.
 """
 
+from collections import deque
+
 import datasets
 import numpy as np
 import pandas as pd
@@ -10,13 +12,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from transformers import AutoTokenizer
 
 import howlinear as hl
 from conftest import tiny
 from howlinear.errors import HowlinearError, InputError
 from howlinear.files import paths
+from howlinear.instrument.brought import gathered, rows_of
 from howlinear.training.minis import new_model
 
 LENGTH = 16
@@ -40,6 +43,26 @@ def ids():
 @pytest.fixture(scope="module")
 def maps(model, ids):
     return {0: hl.measure(model, ids)[0].map}
+
+
+class Unending(IterableDataset):
+    """A data set of torch that is read from its beginning, and has no length."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+class Endless(Dataset):
+    """A data set of torch that has items, and no length."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __getitem__(self, place):
+        return self.items[place % len(self.items)]
 
 
 def unpadded(ids, mask):
@@ -151,6 +174,52 @@ BAD = {
     "a model": lambda ids: nn.Linear(2, 2),
 }
 
+# What becomes one of the above before any function reads it, so these are tried with the reading alone
+
+MORE_IDS = {
+    "loader of lists": lambda ids: DataLoader(ids.tolist(), batch_size=64),
+    "loader of a data set": lambda ids: DataLoader(datasets.Dataset.from_dict({"input_ids": ids.tolist()}), 50),
+    "loader of one at a time": lambda ids: DataLoader([{"input_ids": row} for row in ids.tolist()]),
+    "loader of unbatched lists": lambda ids: DataLoader(ids.tolist(), batch_size=None),
+    "stream of torch": lambda ids: Unending(ids),
+    "loader of a stream": lambda ids: DataLoader(Unending(ids), batch_size=64),
+    "column of ids": lambda ids: datasets.Dataset.from_dict({"ids": ids.tolist()})["ids"],
+    "deque of batches": lambda ids: deque({"input_ids": few} for few in ids.split(64)),
+    "big-endian": lambda ids: ids.numpy().astype(">u2"),
+    "big-endian by keyword": lambda ids: {"input_ids": ids.numpy().astype(">i8")},
+    "a view backwards": lambda ids: ids.flip(0).numpy()[::-1],
+    "columns backwards": lambda ids: ids.flip(1).numpy()[:, ::-1],
+}
+
+MORE_MASKED = {
+    "pairs of lists": lambda ids, mask: DataLoader(list(zip(ids.tolist(), mask.tolist(), strict=True)), batch_size=50),
+    "lists by keyword": lambda ids, mask: DataLoader(
+        [{"input_ids": row, "attention_mask": places} for row, places in zip(ids.tolist(), mask.tolist(), strict=True)],
+        batch_size=50,
+    ),
+    "generator of pairs": lambda ids, mask: zip(ids, mask, strict=True),
+}
+
+MORE_TEXTS = {
+    "column of a data set": lambda: datasets.Dataset.from_dict({"text": lines()})["text"],
+    "rows": lambda: [{"text": line, "label": 0} for line in lines()],
+    "set": lambda: set(lines()),
+    "deque": lambda: deque(lines()),
+    "values": lambda: dict(enumerate(lines())).values(),
+    "loader of strings": lambda: DataLoader(lines(), batch_size=64),
+    "loader of rows": lambda: DataLoader(datasets.Dataset.from_dict({"text": lines()}), batch_size=64),
+    "stream of strings": lambda: Unending(lines()),
+}
+
+MORE_BAD = {
+    "a tuple of ids and something": lambda ids: (ids, ids),
+    "a data set without a length": lambda ids: Endless(ids),
+    "a loader of that": lambda ids: DataLoader(Endless(ids)),
+    "a loader of ragged lists": lambda ids: DataLoader([[1, 2], [3]], batch_size=2),
+    "lists of a tensor a place": lambda ids: iter([{"input_ids": list(few.T)} for few in ids.split(8)]),
+    "lists of a tensor a sequence": lambda ids: DataLoader(ids, batch_size=8, collate_fn=list),
+}
+
 MODELS = {
     "nothing": lambda model: None,
     "a number": lambda model: 7,
@@ -196,6 +265,53 @@ def test_token_ids_of_every_kind_give_the_same(model, ids, maps, expected, name,
     assert model.training
     model.eval()
     assert found == pytest.approx(expected[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", MORE_IDS)
+def test_token_ids_of_more_kinds_are_read_as_the_same(model, ids, kind):
+    assert torch.equal(rows_of(MORE_IDS[kind](ids), model).ids, ids)
+
+
+@pytest.mark.parametrize("kind", MORE_MASKED)
+def test_padded_sequences_of_more_kinds_are_read_as_the_same(model, padded, kind):
+    found = rows_of(MORE_MASKED[kind](*padded), model)
+    assert torch.equal(found.ids, padded[0])
+    assert torch.equal(found.mask, padded[1].bool())
+
+
+@pytest.mark.parametrize("kind", MORE_TEXTS)
+def test_texts_of_more_kinds_are_read_as_the_same(model, kind):
+    expected = rows_of(lines(), model, 8192, LENGTH)
+    assert rows_of(MORE_TEXTS[kind](), model, 8192, LENGTH).sha256 == expected.sha256
+
+
+def test_a_column_of_rows_may_be_named(model):
+    rows = [{"title": "a", "body": line} for line in lines()] + [{"title": "b", "body": None}]
+    expected = rows_of(lines(), model, 8192, LENGTH)
+    assert hl.load_corpus(rows, model, text_column="body").rows(8192, LENGTH).sha256 == expected.sha256
+    with pytest.raises(InputError, match="which column of the first row is text"):
+        hl.load_corpus(rows, model)
+
+
+@pytest.mark.parametrize("kind", MORE_BAD)
+def test_what_cannot_be_told_is_one_line(model, ids, kind):
+    one_line(lambda: rows_of(MORE_BAD[kind](ids), model))
+
+
+def test_a_loader_of_lists_gives_a_row_a_sequence(model, ids):
+    lists = ids.tolist()
+    for examples in (lists, [{"input_ids": row} for row in lists], [(row, 1) for row in lists]):
+        assert torch.equal(rows_of(DataLoader(examples, batch_size=7), model).ids, ids)
+    loader = DataLoader(datasets.Dataset.from_dict({"input_ids": lists}), batch_size=8)
+    assert hl.perplexity(model, loader) == pytest.approx(hl.perplexity(model, ids), rel=1e-6)
+
+
+def test_what_lists_of_lists_hold_keeps_its_axes():
+    boxes = torch.arange(24).reshape(4, 3, 2)  # of each of 4 sequences, 3 places, 2 numbers
+    examples = [{"input_ids": [1, 2, 3], "bbox": box.tolist()} for box in boxes]
+    found = gathered(DataLoader(examples, batch_size=2))
+    assert torch.equal(found["bbox"], boxes)
+    assert found["input_ids"].tolist() == [[1, 2, 3]] * 4
 
 
 @pytest.fixture(scope="module")

@@ -229,16 +229,31 @@ def results(profile: str | Path, stem: str) -> Results:
     """What a notebook found on a run profile: `results("public", "02_ceilings")["blocks"]` is a data frame.
 
     Args:
-        profile: name of a run profile, or a folder of results.
+        profile: name of a run profile; or a folder of results, of which the path may be a string too, unless a run
+            profile of that name has this notebook.
         stem: of the notebook, as `02_ceilings`.
 
     Raises:
         SourceError: no such results.
+        InputError: neither a name nor a folder, or no stem.
     """
     if not isinstance(profile, str | Path) or not isinstance(stem, str):
         raise InputError(f"results of {profile!r} and {stem!r}: give a run profile or a folder, and a notebook's stem")
-    folder = profile if isinstance(profile, Path) else paths.results(profile)
-    return read(folder / stem)
+    if isinstance(profile, str) and not _is_folder(profile, stem):
+        return read(paths.results(profile) / stem)
+    return read(Path(profile) / stem)
+
+
+def _is_folder(profile: str, stem: str) -> bool:
+    """Whether a string is the path of a folder of results, rather than the name of a run profile."""
+    is_path = Path(profile).name != profile
+    try:
+        # not of ./name, which is a path on purpose
+        if Path(profile).as_posix() == profile and (paths.results(profile) / stem / RUN).is_file():
+            return False
+    except InputError:  # no name: it leads out of the results of this checkout
+        return is_path
+    return is_path or (Path(profile) / stem / RUN).is_file()
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -6,21 +6,21 @@ takes the same things and refuses the same mistakes in the same words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.checks import as_tensor, check_count
 from howlinear.models.load import model_of
 from howlinear.text.corpus import Corpus, load_corpus
-from howlinear.text.plain import COLUMNS
+from howlinear.text.plain import COLUMNS, listed, usual_column
 from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
 from howlinear.text.streams import is_stream
 
@@ -47,8 +47,8 @@ def rows_of(
     Args:
         brought: a text by name or path, strings, a data set (`load_corpus`), or a corpus, all of which are packed into
             rows; rows, which are taken as they are; token ids as a tensor, an array or lists, what a tokenizer or image
-            processor returns, a tokenised data set, or a `DataLoader` or generator of batches, of which each sequence
-            is a document of its own.
+            processor returns, a tokenised data set, or a `DataLoader` or anything iterable of batches, of which each
+            sequence is a document of its own.
         model: the model that reads it, and whose tokenizer cuts a text.
         rows: tokens in all to take of a text, or what it has.
         seq_len: tokens in a sequence of a text.
@@ -75,8 +75,9 @@ def rows_of(
 def gathered(brought: Any) -> Any:
     """Batches and examples of token ids as one batch, and strings of any kind as a list; anything else as it is.
 
-    Batches come from a `DataLoader`, a generator or a list; examples from a tokenised data set, or as a list of what a
-    tokenizer returns. Shorter ones are padded on the right, with a mask that says so.
+    Batches come from a `DataLoader` or anything else that is iterable; examples from a tokenised data set, one of
+    torch, or as a list of what a tokenizer returns. Shorter ones are padded on the right, with a mask that says so.
+    Strings may stand in dicts, as the rows of a data set do.
 
     Raises:
         InputError: what is neither, or batches that are not of one kind.
@@ -89,20 +90,26 @@ def gathered(brought: Any) -> Any:
         names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
         cells = zip(*(brought[name] for name in names), strict=True)
         return _joined([dict(zip(names, example, strict=True)) for example in cells])
-    is_of_torch = isinstance(brought, Dataset) and not is_stream(brought)
-    if is_of_torch or isinstance(brought, DataLoader | Iterator):
-        batches = [brought[place] for place in range(len(brought))] if is_of_torch else list(brought)
+    of_torch = isinstance(brought, Dataset) and not is_stream(brought)
+    if of_torch or isinstance(brought, DataLoader | Iterator):
+        batches = _examples(brought) if of_torch else _batches(brought)
         if not batches:
             raise InputError(f"this {type(brought).__name__} gives no batch")
-        return batches if _are_strings(batches) else _joined(batches)
+        return _texts(batches) or _joined(batches)
     if _is_table(brought):
         return brought
     if isinstance(brought, np.ndarray) or hasattr(brought, "to_list"):  # a column of pandas
-        listed = brought.tolist()
-        return listed if _are_strings(listed) else brought
-    of_batches = isinstance(brought, list) and len(brought) > 0
-    if of_batches and all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in brought):
-        return _joined(brought)
+        cells = brought.tolist()
+        return cells if _are_strings(cells) else brought
+    if not isinstance(brought, Iterable) or isinstance(brought, bytes) or hasattr(brought, "__array__"):
+        return brought
+    batches = listed(brought)
+    texts = _texts(batches)
+    if texts:
+        return texts
+    of_batches = batches and not isinstance(brought, tuple)  # which may be ids and their mask
+    if of_batches and all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches):
+        return _joined([_checked(batch) for batch in batches])
     return brought
 
 
@@ -111,6 +118,121 @@ IDS_AND_MASKS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input
 
 def _are_strings(items: Any) -> bool:
     return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
+
+
+def _texts(items: list[Any]) -> list[str]:
+    """The strings that items are, or that stand in their column of text, one or a batch of them; none of others."""
+    texts = []
+    for item in items:
+        cells = _cells(item)
+        if cells is None:
+            return []
+        texts += cells
+    return texts
+
+
+def _cells(item: Any) -> list[str] | None:
+    """The strings of an item, of which an empty cell has none; None if it is no text."""
+    if isinstance(item, str):
+        return [item]
+    column = usual_column([*item]) if isinstance(item, Mapping) and "input_ids" not in item else None
+    if column is None:
+        return None
+    cells = item[column]
+    if cells is None:
+        return []
+    if isinstance(cells, str):
+        return [cells]
+    return list(cells) if _are_strings(cells) else None
+
+
+def _examples(data: Dataset) -> list[Any]:
+    """What a data set of torch holds.
+
+    Raises:
+        InputError: it is neither iterable nor of a length.
+    """
+    if isinstance(data, IterableDataset):
+        return list(data)
+    _check_length(data)
+    return [data[place] for place in range(len(data))]
+
+
+def _check_length(data: Any) -> None:
+    """Refuse a data set that nobody can go through.
+
+    Raises:
+        InputError: it has no length.
+    """
+    if not hasattr(data, "__len__"):
+        kind = type(data).__name__
+        raise InputError(f"this {kind} has no length: give it a __len__, or give a generator of its examples")
+
+
+def _batches(brought: DataLoader | Iterator) -> list[Any]:
+    """The batches of a `DataLoader` or an iterator, of token ids a row a sequence.
+
+    Raises:
+        InputError: sequences that torch's default collate makes no batch of, or batches of which it cannot be told.
+    """
+    if isinstance(brought, DataLoader) and isinstance(brought.sampler, SequentialSampler):
+        _check_length(brought.dataset)
+    if not isinstance(brought, DataLoader) or brought.collate_fn is not default_collate:
+        return [_checked(batch) for batch in brought]
+    try:
+        batches = list(brought)
+    except RuntimeError as error:  # what default_collate raises of sequences of different lengths
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise InputError(
+            f"this DataLoader breaks off: {reason}; give its data set itself, or a collate_fn that pads"
+        ) from error
+    if all(_are_strings(batch) for batch in batches):
+        return [text for batch in batches for text in batch]
+    return [_by_sequence(batch) for batch in batches]
+
+
+def _by_sequence(batch: Any) -> Any:
+    """A batch of torch's default collate, which makes of lists a tensor a place, with a tensor a list's row instead."""
+    if isinstance(batch, Mapping):
+        return {name: _stacked(part) for name, part in batch.items()}
+    if isinstance(batch, list | tuple) and not _are_of_one_axis(batch):
+        return [_stacked(part) for part in batch]  # ids, and a mask or labels
+    return _stacked(batch)
+
+
+def _stacked(part: Any) -> Any:
+    """A tensor whose first axis is that of sequences, of a list of one a place; anything else as it is."""
+    if not isinstance(part, list | tuple):
+        return part
+    places = [_stacked(place) for place in part]
+    tensors = len(places) > 0 and all(isinstance(place, Tensor) and place.ndim > 0 for place in places)
+    return torch.stack(places, 1) if tensors and len({place.shape for place in places}) == 1 else places
+
+
+def _are_of_one_axis(parts: Any) -> bool:
+    """Whether something is a list of tensors, or arrays, of one axis and of one length."""
+    if not isinstance(parts, list | tuple):
+        return False
+    shapes = {getattr(part, "shape", None) for part in parts}
+    return len(shapes) == 1 and all(shape is not None and len(shape) == 1 for shape in shapes)
+
+
+def _checked(batch: Any) -> Any:
+    """A batch as it is, unless it may be of a tensor a sequence as well as of one a place.
+
+    Raises:
+        InputError: it cannot be told.
+    """
+    is_named = isinstance(batch, Mapping)
+    if not is_named and _are_of_one_axis(batch) and len(batch) <= 3 and len(_named(batch)) > 1:
+        return batch  # an example, its mask and perhaps labels
+    for part in batch.values() if is_named else [batch]:
+        if _are_of_one_axis(part) and len(part) > 1:
+            raise InputError(
+                f"a batch holds a list of {len(part)} tensors of shape {tuple(part[0].shape)}, and each may be a "
+                "sequence or, as torch's default collate has it, a place of all: give tensors (n_sequences, seq_len)"
+            )
+    return batch
 
 
 def _joined(batches: list[Any]) -> dict[str, Tensor]:

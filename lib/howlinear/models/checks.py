@@ -106,7 +106,7 @@ def as_tensor(given: Any, name: str) -> Tensor:
         InputError: no numbers, or lists of different lengths.
     """
     try:
-        tensor = given.detach() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+        tensor = given.detach() if isinstance(given, Tensor) else torch.as_tensor(_as_torch_takes(np.asarray(given)))
         odd = tensor.is_nested or tensor.is_meta
     except (TypeError, ValueError, RuntimeError):
         odd = True
@@ -118,6 +118,12 @@ def as_tensor(given: Any, name: str) -> Tensor:
     tensor = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu()
     whole_numbers = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     return tensor.long() if whole_numbers else tensor
+
+
+def _as_torch_takes(array: np.ndarray) -> np.ndarray:
+    """An array in this machine's byte order and without negative strides, copied where it has others."""
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array.copy() if any(stride < 0 for stride in array.strides) else array
 
 
 def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:

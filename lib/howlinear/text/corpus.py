@@ -143,8 +143,9 @@ def load_corpus(
     Args:
         text: `docs`, `code` or `cpp` (offline); `wikitext`, `wikitext_test`, `moby_dick` or `puzzles` (the paper's;
             see `text.library` for where from); the path of a UTF-8 text file, of a folder of them, or of a table
-            (.jsonl, .csv, .parquet); the id of any data set on the Hub, of which only what is needed is fetched
-            (`text.streams`); strings; a `datasets.Dataset` or `IterableDataset`.
+            (.jsonl, .csv, .parquet), which a folder may hold too; the id of any data set on the Hub, of which only what
+            is needed is fetched (`text.streams`); strings, or rows as dicts, in anything iterable; a
+            `datasets.Dataset` or `IterableDataset`.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
         text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
@@ -193,7 +194,7 @@ def load_corpus(
 
 
 def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
-    """What to call strings, or a table with a column of them; and the strings.
+    """What to call strings, or a table or rows with a column of them; and the strings.
 
     Raises:
         InputError: it is neither.
@@ -206,7 +207,12 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
             f"a {type(given).__name__} is no text: give a name, a path, strings or a datasets.Dataset (one split of "
             "it); token ids and what a tokenizer returns go to measure as they are"
         )
-    texts = list(given)
+    texts = plain.listed(given)
+    if texts and all(isinstance(row, Mapping) for row in texts):
+        column = plain.check_column(list(texts[0]), column, "the first row")
+        texts = [row[column] for row in texts if row.get(column) is not None]
+        plain.check_strings(texts, f"column {column!r} of the rows")
+        return f"{len(texts):,} rows", texts
     plain.check_strings(texts, f"a {type(given).__name__}")
     return f"{len(texts):,} strings", texts
 

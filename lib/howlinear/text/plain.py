@@ -8,10 +8,12 @@ licence.
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ PIECE = 2_000  # characters of such a document at most, some 500 tokens
 
 
 def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
-    """The texts that lie at a path: of a folder its files, of a table the rows of a column, or one file.
+    """The texts that lie at a path: of a table the rows of a column; of a folder each file, likewise; or one file.
 
     Returns:
         The texts; and what was passed over, in words, empty if nothing.
@@ -54,14 +56,14 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
         SourceError: the path cannot be read, or is not UTF-8 text; names the line.
         InputError: a column of what has none, or not a column of texts.
     """
-    if path.suffix.lower() in TABLES and not path.is_dir():
+    if path.is_dir():
+        return _read_folder(path, column)
+    if is_table(path):
         return column_of(_read_table(path), column, str(path)), ""
     if column is not None:
         raise InputError(
             f"{path} has no columns: leave text_column out, or give a file that ends in {', '.join(TABLES)}"
         )
-    if path.is_dir():
-        return _read_folder(path)
     return [read_text(path)], ""
 
 
@@ -75,6 +77,11 @@ def check_not_blank(texts: Sequence[str], name: str) -> None:
         raise InputError(f"{name} is empty: a corpus holds text")
 
 
+def is_table(path: Path) -> bool:
+    """Whether a file is a table, by its name."""
+    return path.suffix.lower() in TABLES
+
+
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     r"""The text of a file, every line end `\n`, without byte-order marks and Project Gutenberg's licence.
 
@@ -84,20 +91,41 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     return without_licence(decoded(read_bytes(path), str(path), encoding))
 
 
-def _read_folder(folder: Path) -> tuple[list[str], str]:
-    """The text of every file below a folder, in the order of their names, but for hidden ones and what is no text."""
+def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
+    """The texts of every file below a folder, in the order of their names, but for hidden ones and what is no text.
+
+    Raises:
+        SourceError: a table that is damaged: what it holds was meant to be read.
+        InputError: no table has the column that was named; or there is nothing but tables, none with a column of text.
+    """
     texts = []
     others = 0
+    tables = 0
+    without_texts = []  # tables, such as lists of what the other files are
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if hidden or not path.is_file():
+            continue
+        if is_table(path):
+            tables += 1
+            table = _read_table(path)
+            try:
+                texts += column_of(table, column, str(path))
+            except InputError as error:
+                without_texts.append(error)
             continue
         try:
             texts.append(read_text(path))
         except SourceError:
             others += 1
-    passed_over = f"files that are not UTF-8 text and were passed over: {others:,}" if others else ""
-    return texts, passed_over
+    if column is not None and not tables:
+        raise InputError(
+            f"{folder} has no columns: leave text_column out, or give a folder of files that end in {', '.join(TABLES)}"
+        )
+    if without_texts and (not texts or (column is not None and len(without_texts) == tables)):
+        raise without_texts[0]
+    counted = {"files that are not UTF-8 text": others, "tables without a column of text": len(without_texts)}
+    return texts, "; ".join(f"{what} and were passed over: {count:,}" for what, count in counted.items() if count)
 
 
 def _read_table(path: Path) -> Any:
@@ -109,9 +137,12 @@ def _read_table(path: Path) -> Any:
     import pandas as pd
 
     read_bytes(path, most=1)  # a file that is not there is said as of any text
+    if path.suffix.lower() == ".csv":
+        text = decoded(read_bytes(path), str(path))
+        _check_fields(text, path)
     try:
         if path.suffix.lower() == ".csv":
-            return pd.read_csv(path, dtype=str, keep_default_na=False)
+            return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
         if path.suffix.lower() == ".parquet":
             return pd.read_parquet(path)
         lines = decoded(read_bytes(path), str(path)).split("\n")
@@ -119,6 +150,29 @@ def _read_table(path: Path) -> Any:
     except (ValueError, OSError) as error:  # what pandas and pyarrow raise of files that are damaged
         reason = " ".join(str(error).split())
         raise SourceError(f"cannot read {path} as {path.suffix.lower()}: {reason}") from error
+
+
+def _check_fields(text: str, path: Path) -> None:
+    """Refuse a CSV of which a row has more fields than the header: pandas would take the first for an index.
+
+    Raises:
+        SourceError: names the line that the row begins in.
+    """
+    usual = csv.field_size_limit(2**31 - 1)  # characters of a cell, 131,072 otherwise: a text may have more
+    try:
+        rows = csv.reader(io.StringIO(text, newline=""))
+        header = 0
+        line = 1
+        for row in rows:
+            header = header or len(row)
+            if len(row) > header:
+                raise SourceError(
+                    f"cannot read {path} as .csv: line {line} has {len(row)} fields, the header {header}; put what "
+                    'holds a comma in quotes, "a, b"'
+                )
+            line = rows.line_num + 1
+    finally:
+        csv.field_size_limit(usual)
 
 
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
@@ -148,15 +202,24 @@ def check_column(names: list[str], column: str | None, source: str) -> str:
     Raises:
         InputError: there is none by that name, or none was named where there are several.
     """
-    listed = ", ".join(names)
+    there = ", ".join(names)
     if column is None:
-        usual = [name for name in COLUMNS if name in names] or (names if len(names) == 1 else [])
-        if not usual:
-            raise InputError(f"which column of {source} is text? give text_column= (--text-column), one of {listed}")
-        return usual[0]
+        column = usual_column(names)
+        if column is None:
+            raise InputError(f"which column of {source} is text? give text_column= (--text-column), one of {there}")
     if column not in names:
-        raise InputError(f"{source} has no column {column!r}: give one of {listed}")
+        raise InputError(f"{source} has no column {column!r}: give one of {there}")
     return column
+
+
+def usual_column(names: list[str]) -> str | None:
+    """The column that is text where none is named: `text`, `content` or the only one; None if it cannot be told."""
+    return next((name for name in COLUMNS if name in names), names[0] if len(names) == 1 else None)
+
+
+def listed(given: Iterable[Any]) -> list[Any]:
+    """What something iterable holds; a set, whose order is another in every process, is sorted."""
+    return sorted(given, key=str) if isinstance(given, Set) else list(given)
 
 
 def check_strings(cells: list[Any], source: str, start: int = 0) -> None:
