@@ -234,10 +234,11 @@ class ModelInputs(Rows):
 
     def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
         """The token ids that a site's stack reads, and which of them are tokens: a decoder has its own of both."""
-        if "decoder" not in site.split(".") or "decoder_input_ids" not in self.inputs:
+        own = self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}
+        if "decoder" not in site.split(".") or not own:
             return self.ids, self.mask
         mask = self.inputs.get("decoder_attention_mask")
-        return self.inputs["decoder_input_ids"], None if mask is None else mask.bool()
+        return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
 
     @property
     def count(self) -> int:
