@@ -195,8 +195,8 @@ def test_a_decoder_is_split_by_the_tokens_that_it_reads():
     """Its own tokens are all the same here: nothing lies between their means. The encoder's differ."""
     model, inputs = decoding()
     same = {**inputs.inputs, "decoder_input_ids": torch.full((320, 16), 60)}
-    split = hl.measure(model, ModelInputs.of(same), tokens=True).splits[1]
-    assert split.between_share.value == pytest.approx(0, abs=1e-9)
+    split = hl.measure(model, ModelInputs.of(same), tokens=True).tokens[1]
+    assert split.token_share.value == pytest.approx(0, abs=1e-9)
 
 
 def test_of_a_decoder_that_reads_no_ids_there_are_no_tokens_to_tell():

@@ -207,8 +207,8 @@ def load_on_disk(
         config = _config_of(source, revision)
     if _quantised(config):
         raise QuantisedError(
-            f"{source} holds quantised weights (quantization_config), which only transformers can read: leave layerwise "
-            "and work out, or save the model unquantised"
+            f"{source} holds quantised weights (quantization_config), which only transformers can read: leave "
+            "layerwise and work out, or save the model unquantised"
         )
     with loading(source, revision), _silent(), init_empty_weights(include_buffers=False):
         kind = _class_of(config)
@@ -413,7 +413,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         InputError: weights that would not come back: of adapters, pruning, quantised layers, modules put in by hand.
     """
     kind = type(model)
-    weights = model.state_dict()
+    weights = _apart(model, model.state_dict())
     with torch.device("meta"):
         expected = _with_smaller_blocks(kind, model.config)(copy.deepcopy(model.config)).state_dict()
     lacking = [name for name in expected if name not in weights and "pooler" not in name.split(".")]
@@ -440,6 +440,25 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         # Experts are renamed when they are saved.
         weights[min(gone, key=lambda name: "expert" in name)] = torch.zeros(1, dtype=model.dtype)
     return weights
+
+
+def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same numbers, each weight with memory of its own: transformers saves those alone as one that it ties itself.
+
+    A model with weights that a person tied is saved untied, and computes the same when it is loaded.
+    """
+    tied = getattr(model, "all_tied_weights_keys", {})
+    seen: set[tuple[torch.device, int]] = set()
+    apart = {}
+    for name, tensor in weights.items():
+        apart[name] = tensor
+        if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.numel():
+            continue  # a quantised layer keeps other things as well
+        memory = (tensor.device, tensor.untyped_storage().data_ptr())
+        if memory in seen and name not in tied:
+            apart[name] = tensor.clone()
+        seen.add(memory)
+    return apart
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
