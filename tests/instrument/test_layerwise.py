@@ -14,6 +14,7 @@ import howlinear as hl
 from helpers.families import reads, small
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
+from howlinear.instrument import layerwise
 from howlinear.models import shards
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import load_on_disk
@@ -228,3 +229,23 @@ def test_where_the_moments_of_a_block_do_not_fit_those_of_a_fold_do(monkeypatch)
     monkeypatch.setattr(Moments, "update", counted)
     assert_same(hl.measure(model, given, layerwise=True), expected)
     assert max(most) < 8  # there are 16 folds on both sides, and outputs
+
+
+@pytest.mark.parametrize("place", [(), ("text_config",)])
+def test_quantised_weights_do_not_stay_in_their_files(place, tmp_path, monkeypatch):
+    """Asked for it is refused; where there is no room, transformers loads them, which knows their scales."""
+    folder = saved("llama" if not place else "gemma3", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    inner = config
+    for name in place:
+        inner = inner[name]
+    inner["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [8, 8]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="quantization_config"):
+        hl.measure(folder, inputs("llama"), layerwise=True)
+    memory = psutil.virtual_memory()._replace(available=10_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    plain = small("llama")
+    monkeypatch.setattr(layerwise, "load_model", lambda *_, **__: plain)
+    with pytest.warns(UserWarning, match="not measured layer by layer"):
+        assert layerwise.opened(folder) is plain

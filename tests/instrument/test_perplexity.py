@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import t as student_t
 from torch.nn.functional import cross_entropy
 
+import howlinear as hl
 from conftest import VOCABULARY, WIDTH
 from helpers.families import FAMILIES, reads, small
 from howlinear.core.ceilings import AffineMap
@@ -18,8 +19,11 @@ from howlinear.instrument.perplexity import (
     change,
     held_out_folds,
     losses,
+    mean_losses,
+    mean_perplexity,
     perplexity,
     ratio_of,
+    targets_of,
 )
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
@@ -257,6 +261,31 @@ def test_folds_that_cannot_be_left_out_are_refused(fold):
         change(torch.ones(3).double(), torch.ones(3).double(), fold)
 
 
+@pytest.mark.parametrize(
+    ("base", "changed", "predicted"),
+    [
+        ([1000.0, 1000.0], [1.0, 2.0], None),
+        ([1.0, 2.0], [1000.0, 1.0], None),
+        ([1.0, 2.0], [1.0, 2.0], [0, 0]),
+        ([1.0, 2.0], [1.0, 2.0], [-1, 3]),
+        ([1.0, 2.0], [1.0, 2.0], [0, 3]),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_change_that_is_no_number_is_refused(base, changed, predicted):
+    with pytest.raises(InputError, match=r"finite perplexity|counts of 0 or more"):
+        change(base, changed, predicted=predicted)
+
+
+def test_an_exponential_is_taken_in_float64_and_refused_where_even_that_overflows():
+    assert mean_perplexity(torch.full((2,), 100.0)) == pytest.approx(np.exp(100))
+    high = torch.tensor([100.0, 100.0])
+    assert change(high, high + 1).delta == pytest.approx(np.exp(101) - np.exp(100))
+    for some, mask in ((high * 8, None), (high, torch.zeros(2, 5, dtype=torch.bool))):
+        with pytest.raises(InputError, match="no finite perplexity"):
+            mean_perplexity(some, mask)
+
+
 def test_of_rows_the_held_out_sequences_and_their_folds_are_scored(rows):
     ids, fold = held_out_folds(rows)
     assert torch.equal(ids, rows.ids[rows.test])
@@ -321,6 +350,36 @@ def test_losses_perplexity_and_costs_take_rows_and_ids_alike(gpt2, rows):
     assert perplexity(gpt2, rows) == perplexity(gpt2, held_out)
     maps = {1: lambda x: 0 * x}
     assert swap_costs(gpt2, maps, rows)[1].delta == swap_costs(gpt2, maps, held_out)[1].delta
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_whatever_a_model_reads_with_its_ids_counts_as_in_a_measurement(gpt2, ids, padded):
+    """Positions that begin anew within a sequence, and types; batches are alike, so the numbers are the same."""
+    inputs = {"input_ids": ids, "position_ids": torch.arange(ids.shape[1]).flip(0).expand_as(ids).contiguous()}
+    inputs["token_type_ids"] = ids.flip(0)
+    if padded:
+        inputs["attention_mask"] = torch.ones_like(ids)
+        inputs["attention_mask"][3, 5:] = 0
+    profile = hl.measure(gpt2, inputs, swap=True)
+    rows = profile.rows
+    assert perplexity(gpt2, rows) == pytest.approx(profile.perplexity, rel=1e-6)
+    held_out = {name: tensor[rows.test] for name, tensor in rows.inputs.items()}
+    assert perplexity(gpt2, held_out) == perplexity(gpt2, rows)
+    with torch.no_grad():
+        found = gpt2(**held_out, use_cache=False).logits
+    expected = mean_losses(
+        found, targets_of(held_out["input_ids"], None if rows.mask is None else rows.mask[rows.test])
+    )
+    torch.testing.assert_close(losses(gpt2, rows), expected, rtol=1e-6, atol=0)
+    assert perplexity(gpt2, {"input_ids": held_out["input_ids"]}) != pytest.approx(profile.perplexity, rel=1e-3)
+
+    maps = {1: profile[1].map}
+    with swap(gpt2, maps):
+        after = perplexity(gpt2, rows)
+    cost = swap_costs(gpt2, maps, rows)[1].delta
+    assert cost == pytest.approx(after - perplexity(gpt2, rows), rel=1e-9, abs=1e-9)
+    assert cost == pytest.approx(profile.costs[1].delta, rel=1e-4, abs=1e-4)
+    assert cost == pytest.approx(swap_costs(gpt2, maps, rows, layerwise=True)[1].delta, rel=1e-4, abs=1e-4)
 
 
 def test_rows_are_not_packed_twice(gpt2, rows):

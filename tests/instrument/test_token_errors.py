@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import howlinear as hl
@@ -161,6 +162,47 @@ def test_an_encoder_with_padding():
     assert len(errors) == 2 * int(mask[inputs.test].sum())
     assert errors["position"].max() == ids.shape[1] - 1
     assert errors["share"].groupby(errors["block"]).sum().tolist() == pytest.approx([1, 1])
+
+
+def decoding():
+    """A model of which the decoder is measured, and inputs of which it reads longer sequences with padding."""
+    torch.manual_seed(0)
+    sizes = {f"{half}_{size}": n for half in ("encoder", "decoder") for size, n in SIZES.items()}
+    config = transformers.BartConfig(vocab_size=100, d_model=16, **sizes)
+    model = transformers.BartForConditionalGeneration(config).eval()
+    model.config.howlinear_sites = "decoder.layers.*.fc1,decoder.layers.*.fc2"
+    mask = torch.ones(320, 16, dtype=torch.long)
+    mask[3::8, -4:] = 0
+    read = {"input_ids": torch.randint(4, 50, (320, 12)), "decoder_input_ids": torch.randint(50, 100, (320, 16))}
+    return model, ModelInputs.of(read | {"decoder_attention_mask": mask})
+
+
+SIZES = {"layers": 2, "ffn_dim": 32, "attention_heads": 2}
+
+
+def test_of_a_decoder_the_tokens_are_those_that_it_reads():
+    model, inputs = decoding()
+    errors = token_errors(model, hl.measure(model, inputs), inputs, tokens=10**6, blocks=1)
+    ids, mask = inputs.read_by("decoder.layers.1.fc2")
+    held_out = mask[inputs.test]
+    assert errors["token"].tolist() == ids[inputs.test][held_out].tolist()
+    assert errors["position"].tolist() == held_out.nonzero()[:, 1].tolist()
+    few = token_errors(model, hl.measure(model, inputs), inputs, tokens=32, blocks=1)
+    assert few["sequence"].nunique() == 2  # of 16 tokens, and not of the encoder's 12
+
+
+def test_a_decoder_is_split_by_the_tokens_that_it_reads():
+    """Its own tokens are all the same here: nothing lies between their means. The encoder's differ."""
+    model, inputs = decoding()
+    same = {**inputs.inputs, "decoder_input_ids": torch.full((320, 16), 60)}
+    split = hl.measure(model, ModelInputs.of(same), tokens=True).tokens[1]
+    assert split.token_share.value == pytest.approx(0, abs=1e-9)
+
+
+def test_of_a_decoder_that_reads_no_ids_there_are_no_tokens_to_tell():
+    inputs = ModelInputs.of({"input_ids": torch.ones(8, 4).long(), "decoder_inputs_embeds": torch.ones(8, 4, 3)})
+    assert inputs.read_by("decoder.layers.0.fc2") == (None, None)
+    assert inputs.read_by("encoder.layers.0.fc2")[0] is inputs.ids
 
 
 def test_texts_and_documents_where_there_is_a_tokenizer(tokenizer):

@@ -36,7 +36,7 @@ from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import pattern_of, sites, width_of
 from howlinear.models.forward import running
 from howlinear.models.layerwise import InseparableError, Layerwise
-from howlinear.models.load import dtype_of, load_model, load_on_disk
+from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk
 from howlinear.models.shards import is_on_disk
 from howlinear.models.sources import loading, unchecked
 from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check
@@ -70,7 +70,7 @@ def opened(
 
     Raises:
         SourceError: as of `load_model`.
-        InputError: as of `load_model`; or there is no room, and no other way.
+        InputError: as of `load_model`; there is no room, and no other way; or quantised weights are to stay there.
     """
     excess = None if layerwise is False else _excess(name, dtype)
     if excess is None and not layerwise:
@@ -78,6 +78,12 @@ def opened(
     try:
         model = load_on_disk(name, dtype, sites, device)
         pattern_of(model)  # refused where one would have to try which module it is, for which weights are needed
+    except QuantisedError as reason:
+        if layerwise:
+            raise
+        # How much room these take cannot be told from their files.
+        warnings.warn(f"not measured layer by layer: {reason}", stacklevel=3)
+        return load_model(name, dtype=dtype, sites=sites).to(device)
     except InputError as reason:
         return _whole(name, reason, dtype, sites, device)
     if excess is not None:

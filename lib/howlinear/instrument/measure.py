@@ -99,7 +99,7 @@ def measure(
     layerwise = layerwise or is_on_disk(model)
     if layerwise and not possible:
         raise InputError("layer by layer there is no tolerance, no split by the token and no torchrun: leave them out")
-    sites(model, blocks, site)  # refused, if so, before a text is read
+    chosen = sites(model, blocks, site)  # refused, if so, before a text is read
 
     # Text → token rows in document folds, a quarter of them held out
     if tolerance is None:
@@ -111,7 +111,7 @@ def measure(
         looks = schedule(packed, width_of(model))
     check_same_rows(packed)
     if tokens:
-        Grouping.by_token(packed, held_out=True)  # refused, if so, before the model runs
+        Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # refused, if so, before the model runs
     if layerwise:
         try:
             return measure_layers(model, packed, blocks, batch_size, site, swap, work, progress)

@@ -20,9 +20,9 @@ from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
 from howlinear.instrument.brought import gathered, is_text, model_of, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
-from howlinear.models.forward import logits, running
+from howlinear.models.forward import Inputs, logits, running
 from howlinear.models.load import check_causal, is_causal
-from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows
+from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, keywords_of
 
 NO_TARGET = -100  # what `cross_entropy` does not count
 
@@ -72,7 +72,7 @@ def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> f
     """
     model = model_of(model)
     scored = scored_of(text, model, **rows)
-    return mean_perplexity(losses(model, scored.ids, batch_size, scored.mask), scored.mask)
+    return mean_perplexity(_losses(model, scored, batch_size), scored.mask)
 
 
 class HeldOutLosses:
@@ -131,11 +131,19 @@ class HeldOut(NamedTuple):
         ids: token ids, shape (n, seq_len).
         mask: which places are tokens, shape (n, seq_len); None if all are.
         fold: the document fold of each sequence, which an interval leaves out, shape (n,).
+        besides: what the model reads with the ids, keyword → tensor, the first axis of each the sequences: the mask,
+            positions, types.
     """
 
     ids: Int64[Tensor, "n seq_len"]
     mask: Bool[Tensor, "n seq_len"] | None
     fold: Int64[Tensor, " n"]
+    besides: Mapping[str, Tensor]
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """All that the model reads, by keyword."""
+        return {"input_ids": self.ids, **self.besides}
 
     @property
     def predicted(self) -> Int64[Tensor, " n"] | None:
@@ -184,11 +192,13 @@ def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
     predicts = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]
     if not predicts.any():
         raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
+    besides = {name: tensor[rows.test] for name, tensor in rows.inputs.items() if name != "input_ids"}
     if mask is None:
-        return HeldOut(ids, None, fold)
+        return HeldOut(ids, None, fold, besides)
     # A sequence of a single token predicts nothing: it leaves ids, mask and folds alike.
     longer = predicts.any(dim=1)
-    return HeldOut(ids[longer], mask[longer], fold[longer])
+    besides = {name: tensor[longer] for name, tensor in besides.items()}
+    return HeldOut(ids[longer], mask[longer], fold[longer], besides)
 
 
 def held_out_folds(
@@ -205,7 +215,7 @@ def held_out_folds(
     Raises:
         InputError: there is nothing to predict, or there is padding among what is held out.
     """
-    ids, mask, fold = held_out(text)
+    ids, mask, fold, _ = held_out(text)
     if mask is not None and not mask.all():
         raise InputError("padding among the held-out sequences: give packed rows, as Corpus.rows makes them")
     return ids, fold
@@ -217,14 +227,31 @@ def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"]
     Args:
         losses: mean loss per predicted token of each sequence, shape (n,).
         mask: which places are tokens, shape (n, seq_len); None if all are.
+
+    Raises:
+        InputError: it is no finite number.
     """
-    if mask is None:
-        return float(losses.mean().exp())
-    predicted = mask[:, 1:].sum(1)
-    return float(((losses * predicted).sum() / predicted.sum()).exp())
+    losses = losses.double()
+    predicted = torch.ones_like(losses) if mask is None else mask[:, 1:].sum(1)
+    nats = (losses * predicted).sum() / predicted.sum()
+    found = float(nats.exp())
+    _check_finite(float(nats), found)
+    return found
 
 
-@torch.inference_mode()
+def _check_finite(nats: float, *found: Any) -> None:
+    """Refuse what comes of losses too large to be the logarithm of a number.
+
+    Raises:
+        InputError: something is not finite.
+    """
+    if not all(np.isfinite(each).all() for each in found):
+        raise InputError(
+            f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow, or no "
+            "token is predicted"
+        )
+
+
 def losses(
     model: Any,
     ids: Any,
@@ -245,12 +272,20 @@ def losses(
     model = model_of(model)
     check_causal(model)
     check_count("batch_size", batch_size)
-    ids, mask, _ = scored_of(ids if mask is None else {"input_ids": ids, "attention_mask": mask}, model)
-    check_ids(model, ids)
-    # A causal model needs no mask: no token sees the padding behind it.
-    pairs = zip(ids.split(batch_size), targets_of(ids, mask).split(batch_size), strict=True)
+    scored = scored_of(ids if mask is None else {"input_ids": ids, "attention_mask": mask}, model)
+    return _losses(model, scored, batch_size)
+
+
+@torch.inference_mode()
+def _losses(model: PreTrainedModel, scored: HeldOut, batch_size: int) -> Float[Tensor, " n"]:
+    """`losses` of sequences with all that the model reads with them, as a measurement's own passes do."""
+    check_causal(model)
+    check_count("batch_size", batch_size)
+    check_ids(model, scored.ids)
+    inputs, targets = scored.inputs, targets_of(scored.ids, scored.mask)
     with evaluating(model), running(model):
-        return finite_losses([batch_losses(model, *pair) for pair in pairs])
+        batches = torch.arange(len(targets)).split(batch_size)
+        return finite_losses([batch_losses(model, keywords_of(model, inputs, some), targets[some]) for some in batches])
 
 
 def targets_of(
@@ -261,11 +296,9 @@ def targets_of(
 
 
 @torch.inference_mode()
-def batch_losses(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], targets: Int64[Tensor, "n seq_len"]
-) -> Float[Tensor, " n"]:
-    """`losses` of one batch, finite or not."""
-    return mean_losses(logits(model, ids), targets)
+def batch_losses(model: PreTrainedModel, inputs: Inputs, targets: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
+    """`losses` of one batch, token ids or keywords, finite or not."""
+    return mean_losses(logits(model, inputs), targets)
 
 
 def mean_losses(
@@ -316,10 +349,11 @@ def change(
         predicted: how many tokens each sequence predicts, shape (n,); by default equally many.
 
     Raises:
-        InputError: fewer than two folds, or not the same number of sequences before and after.
+        InputError: fewer than two folds, not the same number of sequences before and after, counts of tokens that are
+            negative or all zero, or losses whose exponential is not finite.
     """
-    before = _numbers("base", base)
-    after = _numbers("changed", changed)
+    before = _numbers("base", base).astype(float)  # in less than float64 an exponential overflows early
+    after = _numbers("changed", changed).astype(float)
     n = len(before)
     if n < 2 or len(after) != n:
         raise InputError(
@@ -332,8 +366,15 @@ def change(
     # tokens each, a mean is Σ n_i loss_i / Σ n_i.
     tokens = np.ones(n) if predicted is None else _numbers("predicted", predicted).astype(float)
     rest = fold_means(tokens, places)
-    delta = float(np.exp(np.average(after, weights=tokens)) - np.exp(np.average(before, weights=tokens)))
-    without = np.exp(fold_means(after * tokens, places) / rest) - np.exp(fold_means(before * tokens, places) / rest)
+    if (tokens < 0).any() or not (rest > 0).all():
+        raise InputError(
+            "predicted is how many tokens each sequence predicts: give counts of 0 or more, above 0 in two folds"
+        )
+    means = [np.average(nats, weights=tokens) for nats in (before, after)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        delta = float(np.exp(means[1]) - np.exp(means[0]))
+        without = np.exp(fold_means(after * tokens, places) / rest) - np.exp(fold_means(before * tokens, places) / rest)
+    _check_finite(max(means), delta, without)
     return Change(Estimate.jackknife(delta, without))
 
 

@@ -9,7 +9,7 @@ last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from howlinear.instrument.brought import model_of
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
+    HeldOut,
     batch_losses,
     change,
     finite_losses,
@@ -33,12 +34,13 @@ from howlinear.instrument.perplexity import (
 )
 from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
-from howlinear.models.forward import logits, running
+from howlinear.models.forward import Inputs, logits, running
 from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
 from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import maps_of, site_of, swap
+from howlinear.text.rows import keywords_of
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -78,9 +80,11 @@ def swap_costs(
         sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = scored_of(text, model)
     if layerwise or is_on_disk(model):
-        before, after = _layer_losses(model, maps, targets_of(scored.ids, scored.mask), batch_size, progress, site)
+        before, after = _layer_losses(model, maps, scored, batch_size, progress, site)
     else:
-        before, after = swap_losses(model, maps, scored.ids, batch_size, progress, scored.mask, site)
+        before, after = swap_losses(
+            model, maps, scored.ids, batch_size, progress, scored.mask, site, besides=scored.besides
+        )
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
@@ -92,6 +96,7 @@ def swap_losses(
     progress: bool = False,
     mask: Bool[Tensor, "n seq_len"] | None = None,
     site: str = "ffn",
+    besides: Mapping[str, Tensor] | None = None,
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`losses` of the model as it is, and with each block alone replaced by its map.
 
@@ -105,6 +110,7 @@ def swap_losses(
         progress: show a bar.
         mask: which places are tokens, shape (n, seq_len), padding on the right; all by default.
         site: what the maps stand for, as of `swap`.
+        besides: what the model reads with the ids, as of `perplexity.HeldOut`; nothing by default.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
@@ -112,42 +118,46 @@ def swap_losses(
     model = unwrapped(model)
     check_ids(model, ids)
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
+    inputs, targets = {"input_ids": ids, **(besides or {})}, targets_of(ids, mask)
 
-    def score(targets: Int64[Tensor, "batch seq_len"]) -> Float[Tensor, " batch"]:
-        # In the place of padding the model reads token 0: no token before it sees that, and none behind it counts.
-        return batch_losses(model, targets.clamp_min(0), targets)
+    def score(places: Int64[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        return batch_losses(model, keywords_of(model, inputs, places), targets[places])
 
-    base, swapped = swapped_passes(model, swaps, targets_of(ids, mask), score, batch_size, progress, site)
+    first = keywords_of(model, inputs, torch.arange(1)) if besides else ids[:1].to(device_of(model))
+    batches = torch.arange(len(ids)).split(batch_size)
+    base, swapped = _passes(model, swaps, batches, first, score, progress, site)
     return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
 
 
 @torch.no_grad()
 def _layer_losses(
-    model: PreTrainedModel, maps: Mapping[int, Callable], ids: Tensor, batch_size: int, progress: bool, site: str
+    model: PreTrainedModel, maps: Mapping[int, Callable], scored: HeldOut, batch_size: int, progress: bool, site: str
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`swap_losses` with one layer's weights at a time, and the streams of as many models as there are swaps.
 
     A swapped model's streams part from those of the whole one in the layer that holds the block, and only the layers
-    behind it are computed for them. Of `ids`, padding is `NO_TARGET`.
+    behind it are computed for them.
     """
     check_causal(model)
-    targets = ids.split(batch_size)
-    tokens = [batch.clamp_min(0) for batch in targets]
+    check_ids(model, scored.ids)
+    targets = targets_of(scored.ids, scored.mask).split(batch_size)
+    places = torch.arange(len(scored.ids)).split(batch_size)
+    inputs = [keywords_of(model, scored.inputs, some) for some in places]
     swapped: dict[int, list[Tensor]] = {}
     with running(model), evaluating(model):
-        text = Layerwise(model, tokens, site)
+        text = Layerwise(model, inputs, site)
         for number in tqdm(range(len(text.layers)), unit="layer", desc="swaps", disable=not progress):
             with text.layer() as run:
                 for streams in swapped.values():
                     streams[:] = [run(place, stream) for place, stream in enumerate(streams)]
                 if number in maps:
-                    with swap(model, {number: maps[number]}, site):
+                    with swap(model, {number: maps[number]}, site), running(model):
                         swapped[number] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
                 text.advance()
         with text.head() as predict:
 
             def losses_of(streams: list[Tensor]) -> Float[Tensor, " n"]:
-                parts = zip(tokens, streams, targets, strict=True)
+                parts = zip(inputs, streams, targets, strict=True)
                 return finite_losses([mean_losses(predict(batch, stream), target) for batch, stream, target in parts])
 
             return losses_of(text.streams), {block: losses_of(swapped[block]) for block in maps}
@@ -184,20 +194,35 @@ def swapped_passes(
     check_causal(model)
     tokens = ids.clamp_min(0)  # `NO_TARGET` stands for padding
     check_ids(model, tokens)
+    return _passes(model, swaps, ids.split(batch_size), tokens[:1].to(device_of(model)), score, progress, site)
+
+
+@torch.inference_mode()
+def _passes(
+    model: PreTrainedModel,
+    swaps: Mapping[Name, tuple[int, Callable[[Tensor], Tensor]]],
+    batches: Sequence[Tensor],
+    first: Inputs,
+    score: Callable[[Tensor], Tensor],
+    progress: bool,
+    site: str,
+) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
+    """`swapped_passes` of batches of whatever `score` takes; on `first` it is tried whether layers can be recalled."""
+    check_causal(model)
     blocks = list(dict.fromkeys(block for block, _ in swaps.values()))
     base: list[Tensor] = []
     swapped: dict[Name, list[Tensor]] = {name: [] for name in swaps}
     with running(model), evaluating(model):
         recording = None
-        if blocks and resumable(model, blocks, tokens[:1].to(device_of(model)), site):
+        if blocks and resumable(model, blocks, first, site):
             recording = Recording(model, blocks, site)
-        for batch in tqdm(ids.split(batch_size), unit="batch", desc="swaps", disable=not progress):
+        for batch in tqdm(batches, unit="batch", desc="swaps", disable=not progress):
             # Once as it is; then with each swap alone, from the swapped block on.
             with recording.record() if recording else nullcontext():
                 base.append(score(batch))
             for name, (block, replacement) in swaps.items():
                 resumed = recording.resumed(block) if recording else nullcontext()
-                with swap(model, {block: replacement}, site), resumed:
+                with swap(model, {block: replacement}, site), resumed, running(model):
                     swapped[name].append(score(batch))
     return base, swapped
 
@@ -279,13 +304,13 @@ def _copied(value: Any) -> Any:
 
 
 @torch.inference_mode()
-def resumable(model: PreTrainedModel, blocks: list[int], batch: Int64[Tensor, "n seq_len"], site: str = "ffn") -> bool:
+def resumable(model: PreTrainedModel, blocks: list[int], batch: Inputs, site: str = "ffn") -> bool:
     """Whether layers need no more of those before them than what they return.
 
-    It is tried at each of `blocks` with a few tokens of `batch`, nothing swapped. False for a model whose layers share
-    keys and values, say.
+    It is tried at each of `blocks` with a few tokens of `batch`, or with all of its keywords, nothing swapped. False
+    for a model whose layers share keys and values, say.
     """
-    few = batch[:1, :8]
+    few = batch[:1, :8] if isinstance(batch, Tensor) else batch
     recording = Recording(model, blocks, site)
     with recording.record():
         whole = logits(model, few)

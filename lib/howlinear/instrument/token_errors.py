@@ -97,15 +97,15 @@ def token_errors(
         site, maps = site_of(profile, site), maps_of(profile)
         blocks = _check_blocks(model, maps, blocks, site)
     packed = rows_of(profile.rows if text is None else text, model, rows, seq_len, seed)
-    indices = _held_out(packed, tokens)
+    chosen = sites(model, blocks, site)
+    indices = _held_out(packed, tokens, chosen)
     shown = packed.subset(indices)
     check_inputs(model, shown.inputs)
     if profile is None:
         maps = maps_of(measure(model, packed, blocks=blocks, site=site, batch_size=batch_size, progress=progress))
-    chosen = sites(model, blocks, site)
 
     errors = _squared_errors(model, shown, chosen, maps, batch_size, progress)
-    where = _describe_tokens(shown, indices, _tokenizer(text, model))
+    where = _describe_tokens(shown, indices, chosen, _tokenizer(text, model))
     about = {"model": name_of(model), "corpus": packed.corpus, "site": site}
     exact = max(EXACT, torch.finfo(model.dtype).eps ** 2)
     return pd.concat(
@@ -201,19 +201,20 @@ def _tokenizer(text: Any, model: PreTrainedModel) -> PreTrainedTokenizerBase | N
         return None
 
 
-def _held_out(rows: Rows, tokens: int) -> Int64[Tensor, " some"]:
+def _held_out(rows: Rows, tokens: int, chosen: list[Site]) -> Int64[Tensor, " some"]:
     """The sequences to show: the first of every held-out document fold, then the second, up to so many tokens.
 
     Raises:
         InputError: rows without token ids, or with no sequence held out.
     """
-    if rows.ids is None:
+    ids, _ = rows.read_by(chosen[0].name)
+    if ids is None:
         raise InputError("these inputs have no token ids, so there are no tokens to tell apart")
     if not rows.test.any():
         raise InputError(f"no held-out rows among {len(rows.test)} sequences of {rows.corpus}: give more")
     in_turn = chain.from_iterable(zip_longest(*(fold.tolist() for fold in rows.folds(test=True))))
     ordered = [sequence for sequence in in_turn if sequence is not None]
-    return torch.tensor(sorted(ordered[: max(1, tokens // rows.ids.shape[1])]))
+    return torch.tensor(sorted(ordered[: max(1, tokens // ids.shape[1])]))
 
 
 @torch.no_grad()
@@ -295,14 +296,14 @@ def _shares(
 
 
 def _describe_tokens(
-    rows: Rows, indices: Int64[Tensor, " some"], tokenizer: PreTrainedTokenizerBase | None
+    rows: Rows, indices: Int64[Tensor, " some"], chosen: list[Site], tokenizer: PreTrainedTokenizerBase | None
 ) -> pd.DataFrame:
     """Where every token stands, and what it reads, in the order in which the model reads them, without padding."""
+    ids, mask = rows.read_by(chosen[0].name)  # all sites are of one stack, and a decoder has tokens of its own
     ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
     tables = []
     for number, sequence in enumerate(indices.tolist()):
-        ids = rows.ids[number] if rows.mask is None else rows.ids[number][rows.mask[number]]
-        tokens = ids.tolist()
+        tokens = (ids[number] if mask is None else ids[number][mask[number]]).tolist()
         is_end = np.isin(tokens, [end for end in ends if end is not None])
         tables.append(
             pd.DataFrame(

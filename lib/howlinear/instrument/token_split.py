@@ -35,16 +35,22 @@ class Grouping:
     included: Bool[Tensor, "n_sequences seq_len"]
 
     @classmethod
-    def by_token(cls, rows: Rows, held_out: bool) -> Grouping:
+    def by_token(cls, rows: Rows, held_out: bool, site: str = "") -> Grouping:
         """All rows of one side by their token.
+
+        Args:
+            rows: sequences with their split and folds.
+            held_out: which side.
+            site: name of the site that they pass, whose stack may read other tokens than the rows' own: a decoder's.
 
         Raises:
             InputError: the rows have no token ids.
         """
-        if rows.ids is None:
+        ids, mask = rows.read_by(site)
+        if ids is None:
             raise InputError("rows are split by their token, and these inputs have no token ids: leave the split out")
-        included = (rows.test == held_out)[:, None].expand(rows.ids.shape)
-        return cls(rows.ids, included if rows.mask is None else included & rows.mask)
+        included = (rows.test == held_out)[:, None].expand(ids.shape)
+        return cls(ids, included if mask is None else included & mask)
 
 
 def token_sums(
@@ -129,7 +135,8 @@ def token_splits(
     Raises:
         InputError: rows without token ids.
     """
-    held_out = Grouping.by_token(rows, held_out=True)
+    name = sites(model, None, site)[0].name  # all of them are of one stack
+    held_out = Grouping.by_token(rows, held_out=True, site=name)
     sums = token_sums(model, rows, [held_out], list(captured), batch_size, progress, site) if captured else {}
     splits = {}
     for block, of_block in captured.items():

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int64
@@ -90,6 +91,36 @@ def uncompiled() -> AbstractContextManager:
     return torch.compiler.set_stance("force_eager")
 
 
+_SWAPPED: WeakKeyDictionary[PreTrainedModel, list[list[int]]] = WeakKeyDictionary()
+"""Model → the blocks in whose place something stands for a while, swap in swap; a copy of the model has no such."""
+
+FAILURES = (
+    *(RuntimeError, ValueError, LookupError, TypeError, ArithmeticError),
+    *(AttributeError, AssertionError),  # a module of another kind stands where a model reads its parts
+)
+"""What a forward pass raises that does not fit its inputs, its config or what was put in."""
+
+
+@contextmanager
+def swapped(model: PreTrainedModel, blocks: list[int]) -> Iterator[None]:
+    """While it lasts, `running` says of a failure that something stands in the place of these blocks."""
+    swaps = _SWAPPED.setdefault(model, [])
+    swaps.append(blocks)
+    try:
+        yield
+    finally:
+        swaps.remove(blocks)
+
+
+def _put_in(model: PreTrainedModel) -> list[int]:
+    """The blocks in whose place something stands, for a while (`swap`) or for good (`replace`)."""
+    blocks = {block for swap in _SWAPPED.get(model, ()) for block in swap}
+    entry = getattr(model.config, "howlinear", None)
+    for noted in entry.values() if isinstance(entry, dict) else ():
+        blocks |= {int(block) for block in noted}
+    return sorted(blocks)
+
+
 @contextmanager
 def running(model: PreTrainedModel) -> Iterator[None]:
     """While it lasts, a forward pass that fails is one line; a config that fits the weights may make no sense.
@@ -99,15 +130,20 @@ def running(model: PreTrainedModel) -> Iterator[None]:
 
     Raises:
         SourceError: the model was loaded from somewhere, and fails at a single token as well.
-        InputError: it fails at what it was given.
+        InputError: it fails at what it was given, or with what was put in the place of its blocks.
     """
     try:
         yield
     except HowlinearError:
         raise
-    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+    except FAILURES as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         name = model.name_or_path
+        if blocks := _put_in(model):  # the config says nothing of what stands there
+            raise InputError(
+                f"{name or type(model).__name__} fails at these rows with what was put in the place of blocks "
+                f"{blocks}: {reason}"
+            ) from error
         if name and not _runs(model):
             raise SourceError(
                 f"{name} loads but does not run: {reason}; is its config.json what it should be?"
@@ -120,6 +156,6 @@ def _runs(model: PreTrainedModel) -> bool:
     """Whether a model that reads tokens runs on a single one."""
     try:
         trunk(model, torch.zeros(1, 1, dtype=torch.long))
-    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError):
+    except FAILURES:
         return False
     return True

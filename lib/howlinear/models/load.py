@@ -183,6 +183,10 @@ def _checked_device_map(device_map: str | dict[str, int | str] | None) -> str | 
     return device_map
 
 
+class QuantisedError(InputError):
+    """Why the weights of a model cannot stay in their files: these are rounded, and their scales lie beside them."""
+
+
 def load_on_disk(
     name: str | Path, dtype: str | torch.dtype | None = None, sites: str | None = None, device: str = "cpu"
 ) -> PreTrainedModel:
@@ -196,15 +200,21 @@ def load_on_disk(
 
     Raises:
         SourceError: nothing there, or a file of the weights is missing or damaged.
-        InputError: weights under other names than the model has for them, which `transformers` alone can read; or no
-            accelerate.
+        QuantisedError: the weights are quantised, so that `transformers` alone can read them.
+        InputError: weights under other names than the model has for them, which it alone finds; or no accelerate.
     """
     _checked_device_map("auto")
     from accelerate import init_empty_weights
 
     source, revision = _on_hub(str(name))
-    with loading(source, revision), _silent(), init_empty_weights(include_buffers=False):
+    with loading(source, revision), _silent():
         config = _config_of(source, revision)
+    if _quantised(config):
+        raise QuantisedError(
+            f"{source} holds quantised weights (quantization_config), which only transformers can read: leave "
+            "layerwise and work out, or save the model unquantised"
+        )
+    with loading(source, revision), _silent(), init_empty_weights(include_buffers=False):
         kind = _class_of(config)
         build = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
         model = build(config, dtype=dtype_of(dtype))
@@ -258,6 +268,11 @@ def _config_of(source: str, revision: str) -> PreTrainedConfig:
     if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
         raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
     return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+
+
+def _quantised(config: PreTrainedConfig) -> bool:
+    """Whether the weights of a config, or of its part for text, are rounded numbers to be multiplied by scales."""
+    return any(getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
 
 
 def _complete(
@@ -402,7 +417,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         InputError: weights that would not come back: of adapters, pruning, quantised layers, modules put in by hand.
     """
     kind = type(model)
-    weights = model.state_dict()
+    weights = _apart(model, model.state_dict())
     with torch.device("meta"):
         expected = _with_smaller_blocks(kind, model.config)(copy.deepcopy(model.config)).state_dict()
     lacking = [name for name in expected if name not in weights and "pooler" not in name.split(".")]
@@ -429,6 +444,25 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         # Experts are renamed when they are saved.
         weights[min(gone, key=lambda name: "expert" in name)] = torch.zeros(1, dtype=model.dtype)
     return weights
+
+
+def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same numbers, each weight with memory of its own: transformers saves those alone as one that it ties itself.
+
+    A model with weights that a person tied is saved untied, and computes the same when it is loaded.
+    """
+    tied = getattr(model, "all_tied_weights_keys", {})
+    seen: set[tuple[torch.device, int]] = set()
+    apart = {}
+    for name, tensor in weights.items():
+        apart[name] = tensor
+        if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.numel():
+            continue  # a quantised layer keeps other things as well
+        memory = (tensor.device, tensor.untyped_storage().data_ptr())
+        if memory in seen and name not in tied:
+            apart[name] = tensor.clone()
+        seen.add(memory)
+    return apart
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:

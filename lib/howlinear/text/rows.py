@@ -234,10 +234,11 @@ class ModelInputs(Rows):
 
     def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
         """The token ids that a site's stack reads, and which of them are tokens: a decoder has its own of both."""
-        if "decoder" not in site.split(".") or "decoder_input_ids" not in self.inputs:
+        own = self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}
+        if "decoder" not in site.split(".") or not own:
             return self.ids, self.mask
         mask = self.inputs.get("decoder_attention_mask")
-        return self.inputs["decoder_input_ids"], None if mask is None else mask.bool()
+        return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
 
     @property
     def count(self) -> int:
@@ -368,12 +369,17 @@ def check(model: PreTrainedModel, rows: Rows) -> None:
 
 def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:
     """A model's keywords for some sequences, on the device where it starts and in its precision."""
+    return keywords_of(model, rows.inputs, indices)
+
+
+def keywords_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], indices: Tensor) -> dict[str, Tensor | bool]:
+    """`batch_of` of inputs that are not in rows: keyword → tensor, the first axis of each the sequences."""
     device = device_of(model)
     keywords: dict[str, Tensor | bool] = {}
-    for name, tensor in rows.inputs.items():
+    for name, tensor in inputs.items():
         dtype = model.dtype if tensor.is_floating_point() else tensor.dtype
         keywords[name] = tensor[indices].to(device, dtype, non_blocking=True)
-    if rows.ids is not None:
+    if inputs.get("input_ids") is not None:
         keywords["use_cache"] = False
     return keywords
 
