@@ -122,3 +122,13 @@ def test_what_is_no_model_is_not_saved(tmp_path, given):
 def test_what_is_no_folder_is_not_written(folder):
     with pytest.raises(InputError, match=r"give the path of a new folder"):
         hl.save(built("LlamaForCausalLM"), folder)
+
+
+def test_weights_that_a_person_tied_are_saved_untied(tmp_path, ids):
+    model = built("GPT2LMHeadModel")
+    model.transformer.h[1].mlp.c_fc.weight = model.transformer.h[0].mlp.c_fc.weight
+    loaded = hl.load_model(hl.save(model, tmp_path / "model"))
+    assert torch.equal(outputs(loaded, ids), outputs(model, ids))
+    first, second = (layer.mlp.c_fc.weight for layer in loaded.transformer.h)
+    assert torch.equal(first, second)
+    assert first is not second
