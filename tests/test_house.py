@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def named(requirement: str) -> str:
-    return re.sub(r"[-_.]+", "-", requirement.split("==")[0]).lower()
+    return re.sub(r"[-_.]+", "-", re.split("[=><]=", requirement)[0]).lower()
 
 
 def pins() -> dict[str, str]:

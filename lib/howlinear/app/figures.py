@@ -159,6 +159,7 @@ def figures(
     corpora = [_name_of("corpus", text) for text in corpora]
     if cores is not None:
         check_count("cores", cores)
+    plain.check_way(documents)
     sources.check_there(model)
     for text in corpora:
         library.check_known(text)
@@ -219,9 +220,8 @@ def _cut(corpora: Sequence[str], out: Path, documents: str, column: str | None) 
     """Texts cut as was asked for, as tables of a document a row, and where each is to lie; none if nothing was.
 
     Raises:
-        InputError: no such way, a column that is not there, or a text by name, whose documents are what they are.
+        InputError: a column that is not there, or a text by name, whose documents are what they are.
     """
-    plain.check_way(documents)
     if documents == "auto" and column is None:
         return {}
     cut = {}
