@@ -28,6 +28,7 @@ from howlinear.files import numbers, paths
 from howlinear.files.git import git
 from howlinear.ideas.bilinear.recipe import Products, papers_gain
 from howlinear.instrument.paper_protocol import paper_activations, paper_blocks
+from howlinear.instrument.perplexity import held_out
 from howlinear.instrument.selection import spaced
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.load import load_model, tokenizer_of
@@ -73,7 +74,7 @@ def started_alike(seed, d, gains):
 
 def costs(model, ids, maps):
     """What perplexity rises by with each map in its block's place."""
-    before, after = swap_losses(model, maps, ids)
+    before, after = swap_losses(model, maps, held_out(ids))
     return {block: float(losses.mean().exp() - before.mean().exp()) for block, losses in after.items()}
 
 

@@ -215,7 +215,6 @@ MORE_BAD = {
     "a tuple of ids and something": lambda ids: (ids, ids),
     "a data set without a length": lambda ids: Endless(ids),
     "a loader of that": lambda ids: DataLoader(Endless(ids)),
-    "a loader of ragged lists": lambda ids: DataLoader([[1, 2], [3]], batch_size=2),
     "lists of a tensor a place": lambda ids: iter([{"input_ids": list(few.T)} for few in ids.split(8)]),
     "lists of a tensor a sequence": lambda ids: DataLoader(ids, batch_size=8, collate_fn=list),
 }
@@ -304,6 +303,12 @@ def test_a_loader_of_lists_gives_a_row_a_sequence(model, ids):
         assert torch.equal(rows_of(DataLoader(examples, batch_size=7), model).ids, ids)
     loader = DataLoader(datasets.Dataset.from_dict({"input_ids": lists}), batch_size=8)
     assert hl.perplexity(model, loader) == pytest.approx(hl.perplexity(model, ids), rel=1e-6)
+
+
+def test_a_loader_of_lists_of_different_lengths_is_padded():
+    found = gathered(DataLoader([[1, 2], [3]], batch_size=2))
+    assert found["input_ids"].tolist() == [[1, 2], [3, 0]]
+    assert found["attention_mask"].tolist() == [[1, 1], [1, 0]]
 
 
 def test_what_lists_of_lists_hold_keeps_its_axes():
@@ -452,6 +457,7 @@ ARGUMENTS = {  # each names itself
         lambda model, ids, maps: hl.swap_costs(model, maps, ids, batch_size="8"),
     ],
     "sample": [lambda model, ids, maps: hl.capture(model, ids, sample=-1)],
+    "tokens": [lambda model, ids, maps: hl.token_errors(model, maps, ids, tokens=None)],
     "rows": [
         lambda model, ids, maps: hl.measure(model, lines(), rows=-1),
         lambda model, ids, maps: hl.perplexity(model, lines(), rows="all"),
@@ -485,8 +491,26 @@ def test_losses_are_numbers_of_any_kind():
     assert found.delta == pytest.approx(np.exp(1.75) - np.exp(1.5))  # of the means
 
 
-def test_one_block_may_be_given_by_its_number(model, ids):
-    assert list(hl.measure(model, ids, blocks=1)) == [1]
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("given", [1, np.int64(1), np.array([1]), iter([1])], ids=["int", "numpy", "array", "iterator"])
+def test_a_block_may_be_given_by_its_number(model, ids, given):
+    assert list(hl.measure(model, ids, blocks=given, swap=True)) == [1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, ids, maps, size: hl.measure(model, ids, batch_size=size)[0].r2,
+        lambda model, ids, maps, size: hl.capture(model, ids, batch_size=size)[0].train[0].sxy.sum(),
+        lambda model, ids, maps, size: hl.perplexity(model, ids, batch_size=size),
+        lambda model, ids, maps, size: hl.losses(model, ids, batch_size=size).sum(),
+        lambda model, ids, maps, size: hl.swap_costs(model, maps, ids, batch_size=size)[0].delta,
+        lambda model, ids, maps, size: hl.token_errors(model, maps, ids, batch_size=size)["share"].sum(),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_number_may_be_one_of_numpy(model, ids, maps, call):
+    assert float(call(model, ids, maps, np.int64(8))) == float(call(model, ids, maps, 8))
 
 
 def test_a_ceiling_is_of_arrays_or_of_moments():

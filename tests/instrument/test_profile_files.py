@@ -149,8 +149,9 @@ def test_sparsify_itself_loads_them(profile, tmp_path):
 
 
 def test_what_is_no_transcoder_is_refused(profile, tmp_path):
-    with pytest.raises(InputError, match="a star for the block's number"):
-        profile.save_skips(tmp_path / "skips", "h.mlp")
+    for name in ("h.mlp", "h.*.*", "../*", "*/mlp"):
+        with pytest.raises(InputError, match="a star for the block's number"):
+            profile.save_skips(tmp_path / "skips", name)
     with pytest.raises(InputError, match="these are maps of attention"):
         replace(profile, site="attention").save_skips(tmp_path / "skips")
     with pytest.raises(InputError, match="no maps"):

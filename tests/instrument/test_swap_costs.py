@@ -6,7 +6,7 @@ from helpers.families import CAUSAL, DEPTH, reads, small
 from helpers.families import WIDTH as NARROW
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import change, losses
+from howlinear.instrument.perplexity import change, held_out, losses
 from howlinear.instrument.swap_costs import Recording, resumable, swap_costs, swap_losses
 from howlinear.models.ffn_sites import KINDS, sites
 from howlinear.models.swap import swap
@@ -132,7 +132,7 @@ def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name, kind)
     drawn = torch.randn(DEPTH, NARROW + 1, NARROW, generator=generator, dtype=torch.float64)
     maps = {block: AffineMap(rows[1:], rows[0]) for block, rows in enumerate(drawn)}
     base = losses(model, ids, 3)
-    whole, swapped = swap_losses(model, maps, ids, 3, site=kind)
+    whole, swapped = swap_losses(model, maps, held_out(ids), 3, site=kind)
     assert torch.equal(whole, base)
     for block, found in swapped.items():
         with swap(model, {block: maps[block]}, kind):
@@ -164,7 +164,7 @@ def test_a_model_that_overflows_is_refused(gpt2, ids):
     with torch.no_grad():
         gpt2.lm_head.weight.fill_(float("nan"))
     with pytest.raises(InputError, match="the loss of sequence 0 is not finite"):
-        swap_losses(gpt2, {}, ids)
+        swap_losses(gpt2, {}, held_out(ids))
 
 
 def test_a_model_that_predicts_no_next_token_is_refused(gpt2, ids):

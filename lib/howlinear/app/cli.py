@@ -355,19 +355,9 @@ def compare(
 
 
 def two_names(pairs: Sequence[tuple[str, str]], of_site: str = "") -> tuple[str, str]:
-    """What two models on their texts are called, never alike: by as many last parts of their paths as it takes."""
-
-    def called(parts: int) -> list[str]:
-        short = [["/".join(Path(source).parts[-parts:]) for source in pair] for pair in pairs]
-        return [f"{of_site}{model} on {text}" for model, text in short]
-
-    longest = max(len(Path(source).parts) for pair in pairs for source in pair)
-    for parts in range(1, longest + 1):  # checkpoint-500 of two trainings
-        first, second = called(parts)
-        if first != second:
-            return first, second
-    first, second = called(1)
-    return first, f"{second} (2)"
+    """What two models on their texts are called, never alike."""
+    first, second = (f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
+    return first, second if second != first else f"{second} (2)"  # as checkpoint-500 of another training
 
 
 def comparison_numbers(compared: Comparison) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -229,8 +230,7 @@ def results(profile: str | Path, stem: str) -> Results:
     """What a notebook found on a run profile: `results("public", "02_ceilings")["blocks"]` is a data frame.
 
     Args:
-        profile: name of a run profile; or a folder of results, of which the path may be a string too, unless a run
-            profile of that name has this notebook.
+        profile: a folder that holds results of this notebook, or the name of a run profile.
         stem: of the notebook, as `02_ceilings`.
 
     Raises:
@@ -239,21 +239,10 @@ def results(profile: str | Path, stem: str) -> Results:
     """
     if not isinstance(profile, str | Path) or not isinstance(stem, str):
         raise InputError(f"results of {profile!r} and {stem!r}: give a run profile or a folder, and a notebook's stem")
-    if isinstance(profile, str) and not _is_folder(profile, stem):
-        return read(paths.results(profile) / stem)
-    return read(Path(profile) / stem)
-
-
-def _is_folder(profile: str, stem: str) -> bool:
-    """Whether a string is the path of a folder of results, rather than the name of a run profile."""
-    is_path = Path(profile).name != profile
-    try:
-        # not of ./name, which is a path on purpose
-        if Path(profile).as_posix() == profile and (paths.results(profile) / stem / RUN).is_file():
-            return False
-    except InputError:  # no name: it leads out of the results of this checkout
-        return is_path
-    return is_path or (Path(profile) / stem / RUN).is_file()
+    folder = Path(profile) / stem
+    if isinstance(profile, str) and not os.path.isfile(folder / RUN):  # which is False of a name that no file can have
+        folder = paths.results(profile) / stem
+    return read(folder)
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -7,13 +7,14 @@ takes the same things and refuses the same mistakes in the same words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
@@ -146,67 +147,31 @@ def _cells(item: Any) -> list[str] | None:
     return list(cells) if _are_strings(cells) else None
 
 
-def _examples(data: Dataset) -> list[Any]:
-    """What a data set of torch holds.
+def _examples(data: Any, order: Iterable[int] | None = None) -> list[Any]:
+    """What a data set of torch, or of a loader, holds, in its own order or another; of a tuple each part an array.
 
     Raises:
         InputError: it is neither iterable nor of a length.
     """
     if isinstance(data, IterableDataset):
-        return list(data)
-    _check_length(data)
-    return [data[place] for place in range(len(data))]
-
-
-def _check_length(data: Any) -> None:
-    """Refuse a data set that nobody can go through.
-
-    Raises:
-        InputError: it has no length.
-    """
-    if not hasattr(data, "__len__"):
+        items = list(data)
+    elif hasattr(data, "__len__"):
+        items = [data[place] for place in (range(len(data)) if order is None else order)]
+    else:
         kind = type(data).__name__
         raise InputError(f"this {kind} has no length: give it a __len__, or give a generator of its examples")
+    return [tuple(map(_as_array, item)) if isinstance(item, tuple) else item for item in items]
+
+
+def _as_array(part: Any) -> Any:
+    return part if hasattr(part, "shape") else np.asarray(part)
 
 
 def _batches(brought: DataLoader | Iterator) -> list[Any]:
-    """The batches of a `DataLoader` or an iterator, of token ids a row a sequence.
-
-    Raises:
-        InputError: sequences that torch's default collate makes no batch of, or batches of which it cannot be told.
-    """
-    if isinstance(brought, DataLoader) and isinstance(brought.sampler, SequentialSampler):
-        _check_length(brought.dataset)
-    if not isinstance(brought, DataLoader) or brought.collate_fn is not default_collate:
-        return [_checked(batch) for batch in brought]
-    try:
-        batches = list(brought)
-    except RuntimeError as error:  # what default_collate raises of sequences of different lengths
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise InputError(
-            f"this DataLoader breaks off: {reason}; give its data set itself, or a collate_fn that pads"
-        ) from error
-    if all(_are_strings(batch) for batch in batches):
-        return [text for batch in batches for text in batch]
-    return [_by_sequence(batch) for batch in batches]
-
-
-def _by_sequence(batch: Any) -> Any:
-    """A batch of torch's default collate, which makes of lists a tensor a place, with a tensor a list's row instead."""
-    if isinstance(batch, Mapping):
-        return {name: _stacked(part) for name, part in batch.items()}
-    if isinstance(batch, list | tuple) and not _are_of_one_axis(batch):
-        return [_stacked(part) for part in batch]  # ids, and a mask or labels
-    return _stacked(batch)
-
-
-def _stacked(part: Any) -> Any:
-    """A tensor whose first axis is that of sequences, of a list of one a place; anything else as it is."""
-    if not isinstance(part, list | tuple):
-        return part
-    places = [_stacked(place) for place in part]
-    tensors = len(places) > 0 and all(isinstance(place, Tensor) and place.ndim > 0 for place in places)
-    return torch.stack(places, 1) if tensors and len({place.shape for place in places}) == 1 else places
+    """The batches of a `DataLoader` or an iterator; where torch would make a tensor a place of lists, the examples."""
+    if isinstance(brought, DataLoader) and brought.collate_fn is default_collate:
+        return _examples(brought.dataset, chain.from_iterable(brought.batch_sampler))
+    return [_checked(batch) for batch in brought]
 
 
 def _are_of_one_axis(parts: Any) -> bool:

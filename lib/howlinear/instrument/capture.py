@@ -186,7 +186,7 @@ def capture(
         InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids,
             activations that are not finite (names block and batch), or a device without float64.
     """
-    check_count("batch_size", batch_size)
+    batch_size = check_count("batch_size", batch_size)
     check_count("sample", sample, least=0)
     model = model_of(model)
     rows = rows_of(rows, model)

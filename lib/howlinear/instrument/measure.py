@@ -88,7 +88,7 @@ def measure(
         SourceError: the model was loaded from somewhere and does not run at all.
         ProcessError: another process is gone.
     """
-    check_count("batch_size", batch_size)
+    batch_size = check_count("batch_size", batch_size)
     possible = tolerance is None and not tokens and is_alone()
     if isinstance(model, str | Path):
         if layerwise is None:
@@ -100,6 +100,7 @@ def measure(
     if layerwise and not possible:
         raise InputError("layer by layer there is no tolerance, no split by the token and no torchrun: leave them out")
     chosen = sites(model, blocks, site)  # refused, if so, before a text is read
+    blocks = [each.block for each in chosen]
 
     # Text → token rows in document folds, a quarter of them held out
     if tolerance is None:

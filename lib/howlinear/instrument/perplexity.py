@@ -271,7 +271,7 @@ def losses(
     """
     model = model_of(model)
     check_causal(model)
-    check_count("batch_size", batch_size)
+    batch_size = check_count("batch_size", batch_size)
     scored = scored_of(ids if mask is None else {"input_ids": ids, "attention_mask": mask}, model)
     return _losses(model, scored, batch_size)
 
@@ -280,7 +280,7 @@ def losses(
 def _losses(model: PreTrainedModel, scored: HeldOut, batch_size: int) -> Float[Tensor, " n"]:
     """`losses` of sequences with all that the model reads with them, as a measurement's own passes do."""
     check_causal(model)
-    check_count("batch_size", batch_size)
+    batch_size = check_count("batch_size", batch_size)
     check_ids(model, scored.ids)
     inputs, targets = scored.inputs, targets_of(scored.ids, scored.mask)
     with evaluating(model), running(model):

@@ -61,7 +61,7 @@ def save_skips(profile: Profile, folder: Path, hookpoint: str) -> None:
     """
     if profile.site != "ffn":
         raise InputError(f"a transcoder goes from a block's input to its output: these are maps of {profile.site}")
-    if hookpoint.count("*") != 1:
+    if hookpoint.count("*") != 1 or Path(hookpoint).name != hookpoint:
         raise InputError(f"hookpoint={hookpoint!r}: give the module's name with a star for the block's number")
     if os.path.lexists(folder):
         raise SourceError(f"cannot write {folder}: it is there already; name another")

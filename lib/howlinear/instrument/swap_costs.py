@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
@@ -72,7 +72,7 @@ def swap_costs(
     Raises:
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
-    check_count("batch_size", batch_size)
+    batch_size = check_count("batch_size", batch_size)
     model = model_of(model)
     site = site_of(maps, site)
     maps = maps_of(maps)
@@ -82,21 +82,17 @@ def swap_costs(
     if layerwise or is_on_disk(model):
         before, after = _layer_losses(model, maps, scored, batch_size, progress, site)
     else:
-        before, after = swap_losses(
-            model, maps, scored.ids, batch_size, progress, scored.mask, site, besides=scored.besides
-        )
+        before, after = swap_losses(model, maps, scored, batch_size, progress, site)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
 def swap_losses(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
-    ids: Int64[Tensor, "n seq_len"],
+    scored: HeldOut,
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
-    mask: Bool[Tensor, "n seq_len"] | None = None,
     site: str = "ffn",
-    besides: Mapping[str, Tensor] | None = None,
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`losses` of the model as it is, and with each block alone replaced by its map.
 
@@ -105,26 +101,24 @@ def swap_losses(
     Args:
         model: the model; left as it was.
         maps: block → map, as `swap` takes it.
-        ids: token ids, shape (n, seq_len).
+        scored: the sequences, of `perplexity.held_out`.
         batch_size: sequences in a pass.
         progress: show a bar.
-        mask: which places are tokens, shape (n, seq_len), padding on the right; all by default.
         site: what the maps stand for, as of `swap`.
-        besides: what the model reads with the ids, as of `perplexity.HeldOut`; nothing by default.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
     model = unwrapped(model)
-    check_ids(model, ids)
+    check_ids(model, scored.ids)
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
-    inputs, targets = {"input_ids": ids, **(besides or {})}, targets_of(ids, mask)
+    inputs, targets = scored.inputs, targets_of(scored.ids, scored.mask)
 
     def score(places: Int64[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return batch_losses(model, keywords_of(model, inputs, places), targets[places])
 
-    first = keywords_of(model, inputs, torch.arange(1)) if besides else ids[:1].to(device_of(model))
-    batches = torch.arange(len(ids)).split(batch_size)
+    first = keywords_of(model, inputs, torch.arange(1))
+    batches = torch.arange(len(targets)).split(batch_size)
     base, swapped = _passes(model, swaps, batches, first, score, progress, site)
     return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
 
@@ -151,7 +145,7 @@ def _layer_losses(
                 for streams in swapped.values():
                     streams[:] = [run(place, stream) for place, stream in enumerate(streams)]
                 if number in maps:
-                    with swap(model, {number: maps[number]}, site), running(model):
+                    with swap(model, {number: maps[number]}, site):
                         swapped[number] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
                 text.advance()
         with text.head() as predict:
@@ -222,7 +216,7 @@ def _passes(
                 base.append(score(batch))
             for name, (block, replacement) in swaps.items():
                 resumed = recording.resumed(block) if recording else nullcontext()
-                with swap(model, {block: replacement}, site), resumed, running(model):
+                with swap(model, {block: replacement}, site), resumed:
                     swapped[name].append(score(batch))
     return base, swapped
 

@@ -25,7 +25,7 @@ from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.measure import ROWS, Profile, measure
 from howlinear.instrument.profile import name_of
-from howlinear.models.checks import check_inputs, evaluating
+from howlinear.models.checks import check_count, check_inputs, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import running, trunk
 from howlinear.models.load import tokenizer_of
@@ -84,13 +84,13 @@ def token_errors(
         SourceError: no such model or text.
     """
     model = model_of(model)
-    if tokens < 1:
-        raise InputError(f"{tokens} tokens: give how many to show, 1 or more")
+    check_count("tokens", tokens)
+    batch_size = check_count("batch_size", batch_size)
     if text is None and not isinstance(profile, Profile):
         if isinstance(profile, Mapping) and all(isinstance(key, int) for key in profile):
             raise InputError("maps alone say no tokens to look at: give a text too, token_errors(model, maps, text)")
         site = site or "ffn"
-        sites(model, blocks, site)
+        blocks = [each.block for each in sites(model, blocks, site)]
         profile, text = None, profile
     else:
         _check_model(profile, model)

@@ -75,14 +75,15 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def check_count(name: str, given: Any, least: int = 1) -> None:
-    """Refuse what is no count.
+def check_count(name: str, given: Any, least: int = 1) -> int:
+    """A count as Python has it, which torch takes; numpy's are counts too.
 
     Raises:
         InputError: names the argument, what came and what is taken.
     """
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
         raise InputError(f"{name}={given!r}: give a whole number, {least} or more")
+    return int(given)
 
 
 def check_number(name: str, given: Any, example: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -124,7 +125,7 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
     _check_apart(all_sites)
     if blocks is None:
         return all_sites
-    blocks = [blocks] if isinstance(blocks, int) else blocks
+    blocks = [blocks] if isinstance(blocks, int | np.integer) else blocks
     if isinstance(blocks, str) or not isinstance(blocks, Iterable):
         raise InputError(f"blocks={blocks!r}: give block numbers, as in [0, 3]")
     blocks = list(blocks)

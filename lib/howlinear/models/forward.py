@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int64
@@ -91,34 +90,11 @@ def uncompiled() -> AbstractContextManager:
     return torch.compiler.set_stance("force_eager")
 
 
-_SWAPPED: WeakKeyDictionary[PreTrainedModel, list[list[int]]] = WeakKeyDictionary()
-"""Model → the blocks in whose place something stands for a while, swap in swap; a copy of the model has no such."""
-
 FAILURES = (
     *(RuntimeError, ValueError, LookupError, TypeError, ArithmeticError),
     *(AttributeError, AssertionError),  # a module of another kind stands where a model reads its parts
 )
 """What a forward pass raises that does not fit its inputs, its config or what was put in."""
-
-
-@contextmanager
-def swapped(model: PreTrainedModel, blocks: list[int]) -> Iterator[None]:
-    """While it lasts, `running` says of a failure that something stands in the place of these blocks."""
-    swaps = _SWAPPED.setdefault(model, [])
-    swaps.append(blocks)
-    try:
-        yield
-    finally:
-        swaps.remove(blocks)
-
-
-def _put_in(model: PreTrainedModel) -> list[int]:
-    """The blocks in whose place something stands, for a while (`swap`) or for good (`replace`)."""
-    blocks = {block for swap in _SWAPPED.get(model, ()) for block in swap}
-    entry = getattr(model.config, "howlinear", None)
-    for noted in entry.values() if isinstance(entry, dict) else ():
-        blocks |= {int(block) for block in noted}
-    return sorted(blocks)
 
 
 @contextmanager
@@ -130,7 +106,7 @@ def running(model: PreTrainedModel) -> Iterator[None]:
 
     Raises:
         SourceError: the model was loaded from somewhere, and fails at a single token as well.
-        InputError: it fails at what it was given, or with what was put in the place of its blocks.
+        InputError: it fails at what it was given.
     """
     try:
         yield
@@ -139,14 +115,10 @@ def running(model: PreTrainedModel) -> Iterator[None]:
     except FAILURES as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         name = model.name_or_path
-        if blocks := _put_in(model):  # the config says nothing of what stands there
-            raise InputError(
-                f"{name or type(model).__name__} fails at these rows with what was put in the place of blocks "
-                f"{blocks}: {reason}"
-            ) from error
         if name and not _runs(model):
             raise SourceError(
-                f"{name} loads but does not run: {reason}; is its config.json what it should be?"
+                f"{name} loads but does not run: {reason}; is its config.json what it should be, and every map "
+                "that was put into it?"
             ) from error
         raise InputError(f"{name or type(model).__name__} fails at these rows: {reason}") from error
 

@@ -16,7 +16,6 @@ from howlinear.errors import InputError
 from howlinear.models.calls import input_of
 from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
-from howlinear.models.forward import swapped
 
 
 @contextmanager
@@ -44,7 +43,6 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
     maps = maps_of(maps)
     swapped_sites = sites(inside, list(maps), site) if maps else []
     with ExitStack() as restore:
-        restore.enter_context(swapped(inside, [each.block for each in swapped_sites]))
         for each in swapped_sites:
             module = _as_module(maps[each.block], inside, each)
             if each.kind == "ffn":

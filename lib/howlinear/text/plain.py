@@ -8,11 +8,10 @@ licence.
 from __future__ import annotations
 
 import codecs
-import csv
-import io
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -61,9 +60,7 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
     if is_table(path):
         return column_of(_read_table(path), column, str(path)), ""
     if column is not None:
-        raise InputError(
-            f"{path} has no columns: leave text_column out, or give a file that ends in {', '.join(TABLES)}"
-        )
+        raise _without_columns(path)
     return [read_text(path)], ""
 
 
@@ -95,37 +92,29 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     """The texts of every file below a folder, in the order of their names, but for hidden ones and what is no text.
 
     Raises:
-        SourceError: a table that is damaged: what it holds was meant to be read.
-        InputError: no table has the column that was named; or there is nothing but tables, none with a column of text.
+        SourceError: a table that is damaged.
+        InputError: a table without such a column, or a column of a folder without tables.
     """
     texts = []
     others = 0
-    tables = 0
-    without_texts = []  # tables, such as lists of what the other files are
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if hidden or not path.is_file():
-            continue
+    of_folder = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    paths = [path for path in of_folder if not any(p.startswith(".") for p in path.relative_to(folder).parts)]
+    if column is not None and not any(map(is_table, paths)):
+        raise _without_columns(folder)
+    for path in paths:
         if is_table(path):
-            tables += 1
-            table = _read_table(path)
-            try:
-                texts += column_of(table, column, str(path))
-            except InputError as error:
-                without_texts.append(error)
+            texts += column_of(_read_table(path), column, str(path))
             continue
         try:
             texts.append(read_text(path))
         except SourceError:
             others += 1
-    if column is not None and not tables:
-        raise InputError(
-            f"{folder} has no columns: leave text_column out, or give a folder of files that end in {', '.join(TABLES)}"
-        )
-    if without_texts and (not texts or (column is not None and len(without_texts) == tables)):
-        raise without_texts[0]
-    counted = {"files that are not UTF-8 text": others, "tables without a column of text": len(without_texts)}
-    return texts, "; ".join(f"{what} and were passed over: {count:,}" for what, count in counted.items() if count)
+    passed_over = f"files that are not UTF-8 text and were passed over: {others:,}" if others else ""
+    return texts, passed_over
+
+
+def _without_columns(path: Path) -> InputError:
+    return InputError(f"{path} has no columns: leave text_column out, or give a file that ends in {', '.join(TABLES)}")
 
 
 def _read_table(path: Path) -> Any:
@@ -137,42 +126,18 @@ def _read_table(path: Path) -> Any:
     import pandas as pd
 
     read_bytes(path, most=1)  # a file that is not there is said as of any text
-    if path.suffix.lower() == ".csv":
-        text = decoded(read_bytes(path), str(path))
-        _check_fields(text, path)
     try:
         if path.suffix.lower() == ".csv":
-            return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header: commas in a text
+                return pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
         if path.suffix.lower() == ".parquet":
             return pd.read_parquet(path)
         lines = decoded(read_bytes(path), str(path)).split("\n")
         return pd.DataFrame([json.loads(line) for line in lines if line.strip()])
-    except (ValueError, OSError) as error:  # what pandas and pyarrow raise of files that are damaged
+    except (ValueError, OSError, pd.errors.ParserWarning) as error:  # what pandas and pyarrow raise of damaged files
         reason = " ".join(str(error).split())
         raise SourceError(f"cannot read {path} as {path.suffix.lower()}: {reason}") from error
-
-
-def _check_fields(text: str, path: Path) -> None:
-    """Refuse a CSV of which a row has more fields than the header: pandas would take the first for an index.
-
-    Raises:
-        SourceError: names the line that the row begins in.
-    """
-    usual = csv.field_size_limit(2**31 - 1)  # characters of a cell, 131,072 otherwise: a text may have more
-    try:
-        rows = csv.reader(io.StringIO(text, newline=""))
-        header = 0
-        line = 1
-        for row in rows:
-            header = header or len(row)
-            if len(row) > header:
-                raise SourceError(
-                    f"cannot read {path} as .csv: line {line} has {len(row)} fields, the header {header}; put what "
-                    'holds a comma in quotes, "a, b"'
-                )
-            line = rows.line_num + 1
-    finally:
-        csv.field_size_limit(usual)
 
 
 def column_of(table: Any, column: str | None, source: str) -> list[str]:

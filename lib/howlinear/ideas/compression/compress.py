@@ -142,7 +142,7 @@ def compress(
         raise InputError(f"a budget of {max_dppl:g}: give by how much perplexity may rise, as 1.0")
     if alike and blocks is not None:
         raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")
-    check_count("batch_size", batch_size)
+    batch_size = check_count("batch_size", batch_size)
     check_count("multiple", multiple)
     model = model_of(model)
     rows = without_padding(rows_of(rows, model))

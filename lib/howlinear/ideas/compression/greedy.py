@@ -231,7 +231,7 @@ def compress_to(
     """
     check_number("max_dppl", max_dppl, "1.0")
     check_count("candidates", candidates)
-    check_count("batch_size", batch_size)
+    batch_size = check_count("batch_size", batch_size)
     half = max(1, batch_size // 2)
     model = model_of(model)
     check_causal(model)

@@ -22,7 +22,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.signals import REPLACE_ONE
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.perplexity import held_out_folds, losses
+from howlinear.instrument.perplexity import held_out, held_out_folds, losses
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
@@ -51,8 +51,8 @@ def block_costs(
     """
     means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
     ids, fold = held_out_folds(text)
-    base, swapped = swap_losses(model, maps, ids)
-    _, ablated = swap_losses(model, means, ids)
+    base, swapped = swap_losses(model, maps, held_out(ids))
+    _, ablated = swap_losses(model, means, held_out(ids))
     rows = []
     for block, captured in blocks.items():
         share = recovered(base, swapped[block], ablated[block], fold)

@@ -40,6 +40,7 @@ from howlinear.core.moments import Moments, add_gram
 from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.instrument.capture import hooked
+from howlinear.instrument.perplexity import held_out
 from howlinear.instrument.swap_costs import swap_losses, swapped_passes
 from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites, width_of
@@ -370,7 +371,7 @@ def replace_one(
     batch_size: int = 16,
 ) -> dict[int, float]:
     """What each map costs alone in its block's place on text to fit on, in nats per token."""
-    base, swapped = swap_losses(model, maps, ids, batch_size)
+    base, swapped = swap_losses(model, maps, held_out(ids), batch_size)
     return {block: float((after - base).mean()) for block, after in swapped.items()}
 
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
-from howlinear.instrument.perplexity import change, held_out_folds
+from howlinear.instrument.perplexity import change, held_out, held_out_folds
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
@@ -158,10 +158,11 @@ def swap_costs(
     rows = []
     for corpus, text in texts.items() if is_causal(model) else ():
         ids, fold = held_out_folds(text)
-        before, own = swap_losses(model, {block: by_block[block].maps[corpus] for block in blocks}, ids)
+        scored = held_out(ids)
+        before, own = swap_losses(model, {block: by_block[block].maps[corpus] for block in blocks}, scored)
         foreign = own
         if corpus != main:
-            _, foreign = swap_losses(model, {block: by_block[block].maps[main] for block in blocks}, ids)
+            _, foreign = swap_losses(model, {block: by_block[block].maps[main] for block in blocks}, scored)
         for block in blocks:
             costs = {"own": change(before, own[block], fold), "extra": change(own[block], foreign[block], fold)}
             row = {"corpus": corpus, "block": block}
