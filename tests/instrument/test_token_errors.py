@@ -241,7 +241,7 @@ def test_wrong_arguments_are_one_line_each(gpt2, rows, tmp_path):
         "no held-out rows": lambda: token_errors(gpt2, profile, all_to_fit_on),
         "of another model": lambda: token_errors(gpt2, narrow, rows),
         "with a profile of 'ffn'": lambda: token_errors(gpt2, profile, site="layer"),
-        "0 tokens": lambda: token_errors(gpt2, profile, tokens=0),
+        "tokens=0": lambda: token_errors(gpt2, profile, tokens=0),
         "is no text": lambda: token_errors(gpt2, profile, 3),
         "block → map": lambda: token_errors(gpt2, [1], rows),
         "no token ids": lambda: token_errors(small("vit"), reads("vit", n=32)),
