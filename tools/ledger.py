@@ -33,9 +33,9 @@ FAILS = "Does not hold in any model that was asked"
 OPEN = "Open"
 UNTESTABLE = "Not testable on these models"
 GROUPS = {
-    HOLDS: "With and without the two end blocks, and at any threshold from 0.75 to 1.5 times the one that stands.",
+    HOLDS: "With and without the two end blocks and massive rows, at any threshold from 0.75 to 1.5 times its own.",
     FAILS: "Of what referees named as falsifying, this speaks for the paper.",
-    OPEN: "Mixed, or a tick that hangs on the end blocks (ᵉ) or on the threshold, or one in {other} models alone.",
+    OPEN: "Mixed, or a tick that hangs on end blocks (ᵉ), massive rows (ᵐ) or its threshold, or only in {other} ones.",
     UNTESTABLE: "Models without the kind of block asked about, what was not measured, or a search without power.",
 }
 
@@ -71,20 +71,23 @@ def group(verdicts: pd.Series, firm: bool) -> str:
 
 
 def firm_ticks(found: Results) -> set[str]:
-    """The claims that hold in some model without its end blocks as well, and under every threshold near theirs."""
+    """The claims that hold in some model without end blocks or massive rows too, at every threshold near theirs."""
     verdicts = found["verdicts"]
     moved = found["thresholds"].merge(found["claims"][["claim", "unit", "threshold"]], on="claim")
     # what no number of such a unit can clear says nothing of where the threshold stands
     beyond = moved["unit"].isin(BOUNDED) & ((moved["factor"] * moved["threshold"]).abs() >= 1)
     near = moved[moved["factor"].between(*NEAR) & ~beyond]
     steady = (near["verdict"] == Verdict.HOLDS).groupby([near["claim"], near["model"]]).all()
-    ticks = verdicts.drop(ledger.depends_on_ends(verdicts).index)
+    hanging = ledger.depends_on_ends(verdicts).index.union(ledger.depends_on_massive_rows(verdicts).index)
+    ticks = verdicts.drop(hanging)
     return {row.claim for row in ticks.itertuples() if steady.get((row.claim, row.model), False)}
 
 
 def cells(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Mark and number, and ᵉ if the end blocks make it: a row a claim, a column a model."""
-    cell = verdicts["mark"] + verdicts["hangs_on_ends"].map({True: "ᵉ", False: ""}) + " " + verdicts["number"]
+    """Mark and number, ᵉ if the end blocks make it, ᵐ if massive rows do: a row a claim, a column a model."""
+    hanging = verdicts["hangs_on_ends"].map({True: "ᵉ", False: ""})
+    hanging += verdicts["hangs_on_massive_rows"].map({True: "ᵐ", False: ""})
+    cell = verdicts["mark"] + hanging + " " + verdicts["number"]
     shown = verdicts.assign(cell=cell.str.strip(), model=verdicts["model"].replace(TOGETHER, PAIR))
     shown = shown[(shown["model"] != PAIR) | (shown["verdict"] != Verdict.UNTESTABLE)]
     models = sorted(shown["model"].unique(), key=lambda name: name == PAIR)  # the last one

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,6 +16,7 @@ from howlinear.ideas.claims.ledger import (
     another_ledger,
     board,
     depends_on_ends,
+    depends_on_massive_rows,
     evaluate,
     evaluate_other_texts,
     move_thresholds,
@@ -174,6 +176,31 @@ def test_a_tick_that_needs_the_two_end_blocks_is_known(tmp_path):
     assert dict(zip(found.model, found.verdict, strict=True)) == {"ends": YES, "inner": YES, "flat": NO, "short": YES}
     assert depends_on_ends(found).model.tolist() == ["ends"]
     assert found.set_index("model").inner_verdict["ends"] == NO
+
+
+def test_a_verdict_that_massive_rows_make_is_known(tmp_path):
+    """The profile is wide as it is and flat on ordinary rows in `made`, the other way round in `hidden`."""
+    found = ceilings(made=[0.9, 0.4], hidden=[0.9, 0.9], wide=[0.9, 0.4], none=[0.9, 0.4])
+    blocks = found["blocks"]
+    ordinary = {"made": [0.5, 0.4], "hidden": [0.9, 0.4], "wide": [0.9, 0.5], "none": [0.9, 0.4]}
+    values = np.concatenate([ordinary[name] for name in blocks.model.unique()])
+    ends = {"r2_ordinary": values, "r2_ordinary_low": values - 0.02, "r2_ordinary_high": values + 0.02}
+    massive = np.where(blocks.model == "none", 0, 600)
+    tables.write(
+        tmp_path / "02_ceilings",
+        {"blocks": blocks.assign(**ends, massive_rows=massive), "models": found["models"]},
+        dict(found.settings),
+    )
+    judged = evaluate(tmp_path, [CLAIM])
+    by_model = judged.set_index("model")
+    assert by_model.verdict.to_dict() == {"made": YES, "hidden": NO, "wide": YES, "none": YES}
+    assert by_model.ordinary_verdict.dropna().to_dict() == {"made": NO, "hidden": YES, "wide": YES}
+    assert by_model.loc["made", ["ordinary", "ordinary_low", "ordinary_high"]].tolist() == pytest.approx(
+        [0.1, 0.06, 0.14]
+    )
+    assert depends_on_massive_rows(judged).model.tolist() == ["made", "hidden"]
+    shown = show(judged, [CLAIM]).set_index("model")
+    assert shown.hangs_on_massive_rows.to_dict() == {"made": True, "hidden": True, "wide": False, "none": False}
 
 
 def test_thresholds_can_be_moved_and_the_numbers_stay(results):

@@ -5,16 +5,29 @@ import pytest
 from helpers.drawn import legend, texts
 from howlinear.plots.claims import COLOURS, board
 
-COLUMNS = ["claim", "section", "asked", "model", "verdict", "margin", "margin_low", "margin_high", "hangs_on_ends"]
+COLUMNS = [
+    "claim",
+    "section",
+    "asked",
+    "model",
+    "verdict",
+    "margin",
+    "margin_low",
+    "margin_high",
+    "hangs_on_ends",
+    "hangs_on_massive_rows",
+]
 VERDICTS = pd.DataFrame(
     [
-        ("wide", "§5.1", "above 0.25", "a", "holds here", 0.1, 0.05, 0.2, True),
-        ("wide", "§5.1", "above 0.25", "b", "mixed", 0.0, -0.1, 0.1, False),
-        ("gone", "§5.2", "below 3 %", "together", "not testable here", np.nan, np.nan, np.nan, False),
+        ("wide", "§5.1", "above 0.25", "a", "holds here", 0.1, 0.05, 0.2, True, False),
+        ("wide", "§5.1", "above 0.25", "b", "mixed", 0.0, -0.1, 0.1, False, False),
+        ("gone", "§5.2", "below 3 %", "together", "not testable here", np.nan, np.nan, np.nan, False, False),
     ],
     columns=COLUMNS,
 )
-PAPER = pd.DataFrame([("wide", "§5.1", "above 0.25", "gpt2", "holds here", 0.4, 0.4, 0.4, False)], columns=COLUMNS)
+PAPER = pd.DataFrame(
+    [("wide", "§5.1", "above 0.25", "gpt2", "holds here", 0.4, 0.4, 0.4, False, False)], columns=COLUMNS
+)
 
 
 def drawn(marker_face):
@@ -49,8 +62,11 @@ def test_rows_are_named_in_order_with_what_is_asked_and_what_cannot_be():
     assert found >= {("above 0.25", 0), ("below 3 %", 1), ("§5.1", 0), ("§5.2", 1), ("not testable here", 1)}
 
 
-def test_a_tick_that_hangs_on_the_end_blocks_is_an_open_mark_and_the_legend_names_models():
-    figure = board(VERDICTS, PAPER)
+@pytest.mark.parametrize("hanging", [(True, False), (False, True)])
+def test_what_hangs_on_end_blocks_or_massive_rows_is_an_open_mark_and_the_legend_names_models(hanging):
+    verdicts = VERDICTS.copy()
+    verdicts.loc[0, ["hangs_on_ends", "hangs_on_massive_rows"]] = hanging
+    figure = board(verdicts, PAPER)
     marks = [line for line in figure.axes[0].get_lines() if line.get_color() in COLOURS.values()]
     faces = [line.get_markerfacecolor() for line in marks if line.get_marker() != "None"]
     assert faces == ["white", COLOURS["mixed"]]

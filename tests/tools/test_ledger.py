@@ -26,13 +26,15 @@ def test_a_claim_is_in_one_group(verdicts, firm, group):
     assert ledger.group(pd.Series(verdicts), firm) == group
 
 
-def judged(unit="R²", threshold=0.25, inner=YES, at_more=YES):
-    """A claim that holds in model a; without its end blocks, and at half as much again of its threshold, as given."""
+def judged(unit="R²", threshold=0.25, inner=YES, at_more=YES, ordinary=None):
+    """A claim that holds in model a; without end blocks or massive rows, and at 1.5 times its threshold, as given."""
     moved = [("wide", "a", 0.5, NO), ("wide", "a", 0.75, YES), ("wide", "a", 1.0, YES), ("wide", "a", 1.5, at_more)]
     return Results(
         "13_claims",
         {
-            "verdicts": pd.DataFrame({"claim": ["wide"], "model": "a", "verdict": YES, "inner_verdict": inner}),
+            "verdicts": pd.DataFrame(
+                {"claim": ["wide"], "model": "a", "verdict": YES, "inner_verdict": inner, "ordinary_verdict": ordinary}
+            ),
             "thresholds": pd.DataFrame(moved, columns=["claim", "model", "factor", "verdict"]),
             "claims": pd.DataFrame({"claim": ["wide"], "unit": unit, "threshold": threshold}),
         },
@@ -43,6 +45,8 @@ def test_a_tick_is_firm_that_no_end_block_and_no_threshold_near_its_own_takes_aw
     assert ledger.firm_ticks(judged()) == {"wide"}
     assert ledger.firm_ticks(judged(inner=None)) == {"wide"}
     assert ledger.firm_ticks(judged(inner=MIXED)) == set()
+    assert ledger.firm_ticks(judged(ordinary=YES)) == {"wide"}
+    assert ledger.firm_ticks(judged(ordinary=NO)) == set()
     assert ledger.firm_ticks(judged(at_more=MIXED)) == set()
     assert ledger.firm_ticks(judged(unit="r", threshold=0.9, at_more=NO)) == {"wide"}  # no r is above 1.35
     assert ledger.firm_ticks(judged(unit="PPL", threshold=0.9, at_more=NO)) == set()
@@ -50,15 +54,16 @@ def test_a_tick_is_firm_that_no_end_block_and_no_threshold_near_its_own_takes_aw
 
 def test_a_line_has_a_mark_and_a_number_a_model():
     rows = [
-        ("wide", "a", YES, "✓", "0.50", True),
-        ("wide", "b", NO, "✗", "0.10", False),
-        ("pair", "together", MIXED, "~", "0.30", False),
-        ("gone", "together", OPEN, "–", "", False),
-        ("part", "a", OPEN, "–", "", False),
+        ("wide", "a", YES, "✓", "0.50", True, False),
+        ("wide", "b", NO, "✗", "0.10", False, True),
+        ("pair", "together", MIXED, "~", "0.30", False, False),
+        ("gone", "together", OPEN, "–", "", False, False),
+        ("part", "a", OPEN, "–", "", False, False),
     ]
-    found = ledger.cells(pd.DataFrame(rows, columns=["claim", "model", "verdict", "mark", "number", "hangs_on_ends"]))
+    names = ["claim", "model", "verdict", "mark", "number", "hangs_on_ends", "hangs_on_massive_rows"]
+    found = ledger.cells(pd.DataFrame(rows, columns=names))
     assert found.columns.tolist() == ["a", "b", ledger.PAIR]
-    assert found.loc["wide"].tolist() == ["✓ᵉ 0.50", "✗ 0.10", ""]
+    assert found.loc["wide"].tolist() == ["✓ᵉ 0.50", "✗ᵐ 0.10", ""]
     assert found.loc["pair"].tolist() == ["", "", "~ 0.30"]
     assert found.loc["part"].tolist() == ["–", "", ""]
     assert "gone" not in found.index

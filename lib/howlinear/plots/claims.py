@@ -59,7 +59,7 @@ def _strip(axis: Axes, y: int, ours: pd.DataFrame, theirs: pd.DataFrame, furthes
         colour = COLOURS[row.verdict]
         ends = [row.margin_low / furthest, row.margin_high / furthest]
         axis.plot(ends, [y + shift] * 2, color=colour, linewidth=0.9, solid_capstyle="butt", zorder=2)
-        face = "white" if row.hangs_on_ends else colour
+        face = "white" if row.hangs_on_ends or row.hangs_on_massive_rows else colour
         mark = {"marker": style.look(row.model)["marker"], "markersize": 3.2, "markeredgewidth": 0.8}
         axis.plot(row.margin / furthest, y + shift, color=colour, markerfacecolor=face, linestyle="none", **mark)
     x = theirs["margin"] / furthest
@@ -75,8 +75,11 @@ def _keys(shown: pd.DataFrame) -> list[Line2D]:
         for model in shown["model"].unique()
     ]
     keys.append(Line2D([], [], label="the paper's models", **RING))
-    if shown["hangs_on_ends"].any():
-        keys.append(Line2D([], [], marker="s", markerfacecolor="white", label="open: lost without end blocks", **dark))
+    reasons = {"end blocks": "hangs_on_ends", "massive rows": "hangs_on_massive_rows"}
+    there = [reason for reason, hanging in reasons.items() if shown[hanging].any()]
+    if there:
+        label = f"open: another verdict without {' or '.join(there)}"
+        keys.append(Line2D([], [], marker="s", markerfacecolor="white", label=label, **dark))
     if "no power here" in set(shown["verdict"]):
         pale = dark | {"color": COLOURS["no power here"]}
         keys.append(Line2D([], [], marker="s", label="pale: a search without power", **pale))

@@ -46,6 +46,7 @@ class Reading:
         estimate: the value with its 95 % interval, in the unit of its claim.
         note: which block or pair it comes from.
         inner: the same without the first and the last block, where they can be left out; it decides nothing.
+        ordinary: the same of R²_lin on ordinary rows, where the model has massive ones; it decides nothing.
         one_out: of a correlation over blocks, the lowest and the highest with one block left out.
         no_power: why a search that finds little says little; empty where it finds what was planted.
     """
@@ -53,6 +54,7 @@ class Reading:
     estimate: Estimate
     note: str = ""
     inner: Estimate | None = None
+    ordinary: Estimate | None = None
     one_out: tuple[float, float] | None = None
     no_power: str = ""
 
@@ -110,14 +112,17 @@ def extreme(
 
 
 def of_profile(blocks: pd.DataFrame, statistic: profile_statistics.Statistic) -> Reading:
-    """A statistic of R²_lin over depth, and of the blocks between the first and the last, which often stand out."""
+    """A statistic of R²_lin over depth; and what it is without the end blocks, and without massive rows."""
     ends = intervals(blocks, "r2")
     if len(blocks) == 1:
         raise UntestableError("a model of one block has no profile")
     inner = None
     if len(blocks) > 3:
         inner = profile_statistics.with_interval(statistic, *(end[1:-1] for end in ends))
-    return Reading(profile_statistics.with_interval(statistic, *ends), inner=inner)
+    ordinary = None
+    if "massive_rows" in blocks and blocks["massive_rows"].any():  # of the paper's own numbers it is not known
+        ordinary = profile_statistics.with_interval(statistic, *intervals(blocks, "r2_ordinary"))
+    return Reading(profile_statistics.with_interval(statistic, *ends), inner=inner, ordinary=ordinary)
 
 
 def distance(first: pd.DataFrame, second: pd.DataFrame) -> Estimate:

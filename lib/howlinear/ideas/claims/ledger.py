@@ -48,7 +48,8 @@ JUDGED_BY = "judged_by"
 
 VERDICTS = [
     *("claim", "model", "verdict", *columns("value"), "note"),
-    *("inner_verdict", *columns("inner"), "one_out_low", "one_out_high", "reason"),
+    *("inner_verdict", *columns("inner"), "ordinary_verdict", *columns("ordinary")),
+    *("one_out_low", "one_out_high", "reason"),
 ]
 
 
@@ -117,8 +118,9 @@ def _judge(claim: Claim, said: Reading | NotTestable) -> dict[str, Any]:
     # a search may miss much, but what it finds is there: too much found is too much
     if said.no_power and not (found is Verdict.NOT and claim.direction == "below"):
         return row | {"verdict": str(Verdict.NO_POWER), "reason": said.no_power}
-    if said.inner is not None:
-        row |= {"inner_verdict": str(claim.verdict(said.inner))} | said.inner.columns("inner")
+    for name, without in (("inner", said.inner), ("ordinary", said.ordinary)):
+        if without is not None:
+            row |= {f"{name}_verdict": str(claim.verdict(without))} | without.columns(name)
     if said.one_out is not None:
         row |= dict(zip(("one_out_low", "one_out_high"), said.one_out, strict=True))
     return row
@@ -129,6 +131,12 @@ def depends_on_ends(verdicts: pd.DataFrame) -> pd.DataFrame:
     holds = verdicts["verdict"] == Verdict.HOLDS
     without = verdicts["inner_verdict"]
     return verdicts[holds & without.notna() & (without != Verdict.HOLDS)]
+
+
+def depends_on_massive_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """The rows of models whose verdict is another on ordinary rows, a tick or not."""
+    without = verdicts["ordinary_verdict"]
+    return verdicts[without.notna() & (without != verdicts["verdict"])]
 
 
 # Moving the thresholds, and what the paper's own numbers say
@@ -185,7 +193,8 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
     Returns:
         The rows, with the claim's `section` and what it `asked`; the `mark` of the verdict; in the claim's unit,
         `number` and `interval`, empty where there is none; and `margin` with its ends, how far these lie beyond the
-        threshold towards the side where the claim holds; `hangs_on_ends`, see `depends_on_ends`.
+        threshold towards the side where the claim holds; `hangs_on_ends` and `hangs_on_massive_rows`, see
+        `depends_on_ends` and `depends_on_massive_rows`.
     """
     by_id = {claim.id: claim for claim in claims}
     rows = []
@@ -203,8 +212,11 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
         rows.append(row)
     added = ["section", "asked", "mark", "number", "interval", *columns("margin")]
     shown = pd.DataFrame(rows, columns=[*verdicts.columns, *added])
-    hanging = depends_on_ends(shown).index if "inner_verdict" in shown else ()
-    return shown.assign(hangs_on_ends=shown.index.isin(hanging))
+    judged = shown.reindex(columns=VERDICTS)  # the paper's own numbers have neither
+    return shown.assign(
+        hangs_on_ends=shown.index.isin(depends_on_ends(judged).index),
+        hangs_on_massive_rows=shown.index.isin(depends_on_massive_rows(judged).index),
+    )
 
 
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
