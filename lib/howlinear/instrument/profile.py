@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # who measures may never draw, and to import these takes a se
     import matplotlib.axes
     import matplotlib.figure
 
+SHOWN = 0.005
+"""The least difference of R² that two decimals show."""
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -187,7 +190,7 @@ class Profile(Mapping):
         """One sentence: how many train rows an input has, and how far R²_lin would rise with ever more of them.
 
         Rows are too few to trust where R²_lin misses its limit by more than half of its own interval, which is about
-        the documents that were drawn and knows nothing of their number.
+        the documents that were drawn and knows nothing of their number, and by what two decimals show (`SHOWN`).
         """
         have = f"{self.rows_per_input:,.0f} train rows for each input"
         if any(block.interval is None for block in self.values()):
@@ -199,7 +202,7 @@ class Profile(Mapping):
         rises = {number: block.limit.value - block.r2 for number, block in told.items()}
         most = max(rises, key=rises.__getitem__)
         limit = told[most].limit
-        short = [number for number, block in told.items() if rises[number] > block.interval.half_width]
+        short = [number for number, block in told.items() if rises[number] > max(block.interval.half_width, SHOWN)]
         tends = (
             f"with ever more R²_lin tends to {limit.value:.3f} [{limit.low:.3f}, {limit.high:.3f}] in block {most}, "
             f"the farthest from it ({rises[most]:+.3f})"
