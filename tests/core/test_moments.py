@@ -252,6 +252,16 @@ def test_impossible_widths_are_refused(widths):
         Moments(*widths)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_arrays_are_taken_as_well():
+    rows = np.random.default_rng(0).standard_normal((50, 3))
+    moments = Moments(3).update(rows)
+    assert effective_rank(moments.sxx.numpy()) == effective_rank(moments.sxx)
+    np.testing.assert_allclose(moments.sxx, np.cov(rows.T) * 49, rtol=1e-12)
+    with pytest.raises(InputError, match=r"shape \(50, 3\)"):
+        effective_rank(rows)
+
+
 def test_effective_rank_counts_directions():
     assert effective_rank(torch.eye(7, dtype=torch.float64)) == pytest.approx(7)
     assert effective_rank(torch.diag(torch.tensor([5.0, 0, 0], dtype=torch.float64))) == pytest.approx(1)

@@ -87,8 +87,8 @@ class Moments:
             InputError: shapes disagree, or a value is not finite; nothing is added then. No device but the CPU is
                 waited for: there such a value gets in and stays, and `checked` raises.
         """
-        if y is None:
-            y = x[:, :0]
+        x = torch.as_tensor(x)
+        y = x[:, :0] if y is None else torch.as_tensor(y)
         if x.shape[1:] != (self.d_in,) or y.shape != (x.shape[0], self.d_out):
             raise InputError(
                 f"rows of shape {tuple(x.shape)} and {tuple(y.shape)} do not fit moments of ({self.d_in}, {self.d_out})"
@@ -253,7 +253,14 @@ class Folds(Sequence):
 
 
 def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
-    """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball."""
+    """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball.
+
+    Raises:
+        InputError: it is not square, as rows are not.
+    """
+    covariance = torch.as_tensor(covariance)
+    if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
+        raise InputError(f"a covariance of shape {tuple(covariance.shape)}: give a matrix (d, d), as moments.sxx")
     return float(covariance.trace().square() / covariance.square().sum())
 
 
