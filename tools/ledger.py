@@ -35,7 +35,7 @@ UNTESTABLE = "Not testable on these models"
 GROUPS = {
     HOLDS: "With and without the two end blocks and massive rows, at any threshold from 0.75 to 1.5 times its own.",
     FAILS: "Of what referees named as falsifying, this speaks for the paper.",
-    OPEN: "Mixed; ticks that hang on end blocks (ᵉ), massive rows (ᵐ) or the threshold; or ticks in {other} models alone.",
+    OPEN: "Mixed; ticks that hang on end blocks (ᵉ), massive rows (ᵐ) or thresholds; or in {other} models alone.",
     UNTESTABLE: "Models without the kind of block asked about, what was not measured, or a search without power.",
 }
 
