@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,18 +161,19 @@ def figures(
         check_count("cores", cores)
     plain.check_way(documents)
     sources.check_there(model)
+    texts = {}
     for text in corpora:
         library.check_known(text)
         path = Path(text).expanduser()
         if path.exists():
-            texts, _ = plain.read_path(path, text_column)
-            plain.check_not_blank(texts, text)
-        if is_hub_id(text) and not Path(text).exists():
+            texts[text], _ = plain.read_path(path, text_column)
+            plain.check_not_blank(texts[text], text)
+        elif is_hub_id(text):
             raise InputError(
                 f"notebooks read files: save {text} as a table, dataset.to_json('mine.jsonl'), and give that"
             )
     out = Path(folder or f"howlinear-{Path(model).name}").absolute()
-    cut = _cut(corpora, out, documents, text_column)
+    cut = _cut(corpora, texts, out, documents, text_column)
     content = {
         "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),
         "models": [settings.whole(model)],
@@ -216,24 +217,26 @@ def not_run(page: Path) -> list[str]:
     return [stem for stem in profile.notebooks or () if not (page.parent / "notebooks" / f"{stem}.ipynb").is_file()]
 
 
-def _cut(corpora: Sequence[str], out: Path, documents: str, column: str | None) -> dict[str, str]:
+def _cut(
+    corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str, column: str | None
+) -> dict[str, str]:
     """Texts cut as was asked for, as tables of a document a row, and where each is to lie; none if nothing was.
 
     Raises:
-        InputError: a column that is not there, or a text by name, whose documents are what they are.
+        InputError: a text by name, whose documents are what they are.
     """
     if documents == "auto" and column is None:
         return {}
     cut = {}
     for number, text in enumerate(corpora, 1):
-        if not Path(text).expanduser().exists():
+        if text not in texts:
             raise InputError(
                 f"corpus {text} has its own documents: leave documents and text_column out, or give a path"
             )
-        texts, _ = plain.read_path(Path(text).expanduser(), column)
+        cells = texts[text]
         if documents != "auto":
-            texts = [document for each in texts for document in plain.WAYS[documents](each)]
-        rows = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in texts]
+            cells = [document for each in cells for document in plain.WAYS[documents](each)]
+        rows = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in cells]
         cut[str(out / f"{number}-{Path(text).stem}.jsonl")] = "".join(rows)
     return cut
 
