@@ -123,10 +123,12 @@ def test_a_folder_may_be_a_string(tmp_path, monkeypatch):
     for folder, count in (("mine", 1), ("out/results", 2), ("checkout/results/public", 3)):
         written(tmp_path / folder, blocks=blocks(count=[count, count]))
     monkeypatch.chdir(tmp_path)
-    for name, count in (("public", 3), ("mine", 1), ("./mine", 1), ("out/results", 2), (str(tmp_path / "mine"), 1)):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, count in (("public", 3), ("mine", 1), ("./mine", 1), ("~/mine", 1), ("out/results", 2)):
         assert tables.results(name, STEM)["blocks"]["count"][0] == count
-    with pytest.raises(SourceError, match=r"no results in .*nowhere"):
-        tables.results("nowhere/results", STEM)
+    for name in ("nowhere/results", "~no-one/results"):
+        with pytest.raises(SourceError, match=f"no results in .*{name}"):
+            tables.results(name, STEM)
     for name in ("", "..", "a\0b"):
         with pytest.raises(InputError, match="give a name"):
             tables.results(name, STEM)

@@ -239,7 +239,7 @@ def results(profile: str | Path, stem: str) -> Results:
     """
     if not isinstance(profile, str | Path) or not isinstance(stem, str):
         raise InputError(f"results of {profile!r} and {stem!r}: give a run profile or a folder, and a notebook's stem")
-    folder = Path(profile) / stem
+    folder = Path(os.path.expanduser(profile)) / stem  # which leaves a name like ~x as it is
     if isinstance(profile, str) and not os.path.isfile(folder / RUN):  # which is False of a name that no file can have
         folder = paths.results(profile) / stem
     return read(folder)
