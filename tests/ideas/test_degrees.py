@@ -132,6 +132,12 @@ def test_the_fewest_rows_are_enough_for_every_fit_and_half_of_them_are_not(gpt2)
         loudest(fewer, parts, [0, parts.neurons])
 
 
+def test_the_fewest_rows_are_known_of_encoders_as_well():
+    model = small("bert")  # whose hidden units no compressor reaches
+    width, neurons = model.config.hidden_size, model.config.intermediate_size
+    assert fewest_rows(model, 1) == 2 * (width + neurons)
+
+
 # --- the spectrum: planted teachers
 
 

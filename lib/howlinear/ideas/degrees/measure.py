@@ -20,7 +20,7 @@ from howlinear.ideas.degrees.products import Learned, gaussian, learning_curve, 
 from howlinear.ideas.degrees.spectrum import degrees, loudest, plant_teacher
 from howlinear.instrument.capture import BlockCapture, capture
 from howlinear.models.ffn_sites import sites, width_of
-from howlinear.models.units import take_apart, unit_count
+from howlinear.models.units import take_apart
 from howlinear.text.rows import TokenRows
 
 HELD = 16_000_000  # inputs held in memory at a time, rows × width × blocks
@@ -86,7 +86,7 @@ def fewest_rows(model: PreTrainedModel, degree: int) -> int:
     A quarter of them is held out and a document fold left out, so 1.3 rows are left for each.
     """
     width = width_of(model)
-    neurons = max(unit_count(model, site) for site in sites(model))
+    neurons = max(take_apart(model, site.block).neurons for site in sites(model))
     return 2 * max(width * degree, width + neurons)
 
 
