@@ -148,6 +148,13 @@ def test_a_row_with_more_fields_than_the_header_is_refused(tmp_path, rows):
         read_path(tmp_path / "t.csv")
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.txt"])
+def test_bytes_that_are_no_utf_8_are_refused_with_their_line(tmp_path, name):
+    (tmp_path / name).write_bytes("text\ncafé\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"line 2.*iconv"):
+        read_path(tmp_path / name)
+
+
 def test_commas_in_quotes_are_read(tmp_path):
     (tmp_path / "t.csv").write_text('\ufefftext\r\n"Hello, world"\r\nplain\r\n')
     assert read_path(tmp_path / "t.csv") == (["Hello, world", "plain"], "")

@@ -161,19 +161,10 @@ def figures(
         check_count("cores", cores)
     plain.check_way(documents)
     sources.check_there(model)
-    texts = {}
-    for text in corpora:
-        library.check_known(text)
-        path = Path(text).expanduser()
-        if path.exists():
-            texts[text], _ = plain.read_path(path, text_column)
-            plain.check_not_blank(texts[text], text)
-        elif is_hub_id(text):
-            raise InputError(
-                f"notebooks read files: save {text} as a table, dataset.to_json('mine.jsonl'), and give that"
-            )
+    texts = _read(corpora, text_column)
     out = Path(folder or f"howlinear-{Path(model).name}").absolute()
-    cut = _cut(corpora, texts, out, documents, text_column)
+    cut = {} if documents == "auto" and text_column is None else _cut(corpora, texts, out, documents)
+    del texts  # which may be large, and the notebooks take long
     content = {
         "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),
         "models": [settings.whole(model)],
@@ -217,16 +208,33 @@ def not_run(page: Path) -> list[str]:
     return [stem for stem in profile.notebooks or () if not (page.parent / "notebooks" / f"{stem}.ipynb").is_file()]
 
 
-def _cut(
-    corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str, column: str | None
-) -> dict[str, str]:
-    """Texts cut as was asked for, as tables of a document a row, and where each is to lie; none if nothing was.
+def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
+    """What the files among the corpora hold; the others are texts by name.
+
+    Raises:
+        InputError: a file that holds nothing to read, or a data set on the Hub.
+        SourceError: no such text.
+    """
+    texts = {}
+    for text in corpora:
+        library.check_known(text)
+        path = Path(text).expanduser()
+        if path.exists():
+            texts[text], _ = plain.read_path(path, column)
+            plain.check_not_blank(texts[text], text)
+        elif is_hub_id(text):
+            raise InputError(
+                f"notebooks read files: save {text} as a table, dataset.to_json('mine.jsonl'), and give that"
+            )
+    return texts
+
+
+def _cut(corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, str]:
+    """Texts cut as was asked for, as tables of a document a row, and where each is to lie.
 
     Raises:
         InputError: a text by name, whose documents are what they are.
     """
-    if documents == "auto" and column is None:
-        return {}
     cut = {}
     for number, text in enumerate(corpora, 1):
         if text not in texts:

@@ -8,6 +8,7 @@ licence.
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import os
 import re
@@ -126,15 +127,15 @@ def _read_table(path: Path) -> Any:
     import pandas as pd
 
     read_bytes(path, most=1)  # a file that is not there is said as of any text
+    text = "" if path.suffix.lower() == ".parquet" else decoded(read_bytes(path), str(path))
     try:
         if path.suffix.lower() == ".csv":
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header: commas in a text
-                return pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+                return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
         if path.suffix.lower() == ".parquet":
             return pd.read_parquet(path)
-        lines = decoded(read_bytes(path), str(path)).split("\n")
-        return pd.DataFrame([json.loads(line) for line in lines if line.strip()])
+        return pd.DataFrame([json.loads(line) for line in text.split("\n") if line.strip()])
     except (ValueError, OSError, pd.errors.ParserWarning) as error:  # what pandas and pyarrow raise of damaged files
         reason = " ".join(str(error).split())
         raise SourceError(f"cannot read {path} as {path.suffix.lower()}: {reason}") from error
