@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -308,6 +309,37 @@ def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(howlinea
         assert f"{expected.delta:+.2f}" in out
         assert f"<td>{expected.low:+.2f} to {expected.high:+.2f}</td>" in html
     assert profile.outlook in html
+
+
+def test_several_models_are_measured_as_each_alone_and_written_together(howlinear, text, folder, tmp_path):
+    other = tmp_path / "elsewhere" / folder.name  # of the same last name
+    shutil.copytree(folder, other)
+    options = ("--corpus", text, "--rows", 4096, "--blocks", "0,2")
+    files, targets = files_below(tmp_path)
+    code, out, err = howlinear("measure", folder, other, "mini-gpt2", *options, *targets)
+    assert (code, err) == (0, "")
+    models = [str(folder), str(other), "mini-gpt2"]
+    alone = [measure(load_model(model), str(text), 4096, blocks=[0, 2]) for model in models]
+    frames = pd.concat([profile.to_frame() for profile in alone], ignore_index=True)
+    written = pd.read_csv(files["csv"])
+    pd.testing.assert_frame_equal(written, frames, check_dtype=False, rtol=1e-6)
+    assert written["model"].nunique() == 3
+    assert [each["model"] for each in json.loads(files["json"].read_text())["measurements"]] == models
+    page = files["html"].read_text()
+    for profile, model in zip(alone, models, strict=True):
+        assert f"{profile[2].r2:.3f}" in out
+        assert f"<td>{profile[2].r2_low:.3f} – {profile[2].r2_high:.3f}</td>" in page
+        assert page.count(f"<dd>{model}</dd>") == 1
+    drawn = files["svg"].read_text()  # by as much of their names as tells them apart
+    assert all(name in drawn for name in ("elsewhere/whole", f"{tmp_path.name}/whole", "mini-gpt2"))
+    assert str(folder) not in drawn
+
+
+def test_several_models_are_refused_before_any_work(refused, monkeypatch, text, folder, tmp_path):
+    monkeypatch.setattr("howlinear.measure", None)  # would fail if it came to that
+    refused("no model folder no/such model", "measure", folder, "no/such model", "--corpus", text)
+    refused("a model is named twice", "measure", folder, "mini-gpt2", f"{folder}/", "--corpus", text)
+    refused("--work keeps one", "measure", folder, "mini-gpt2", "--corpus", text, "--work", tmp_path / "work")
 
 
 def test_a_table_of_the_blocks_is_written_whole_and_takes_no_files_place(howlinear, text, folder, tmp_path):

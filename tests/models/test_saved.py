@@ -1,5 +1,7 @@
 """A folder of a model with replaced blocks: loaded by howlinear it is that model, and nothing else draws weights."""
 
+from functools import partial
+
 import pytest
 import torch
 import transformers
@@ -109,6 +111,34 @@ def test_what_would_not_come_back_is_refused_before_anything_is_written(tmp_path
     with pytest.raises(InputError, match=r"would not load again from a folder, for model\.layers\.0\.mlp"):
         hl.save(model, tmp_path / "small")
     assert not (tmp_path / "small").exists()
+
+
+CHANGES = {
+    "a hook has a say": lambda mlp: mlp.register_forward_hook(lambda _, __, y: 2 * y),
+    "a hook before": lambda mlp: mlp.up_proj.register_forward_pre_hook(partial(lambda *_: None)),
+    "another activation": lambda mlp: setattr(mlp, "act_fn", nn.Identity()),
+    "another forward": lambda mlp: setattr(mlp, "forward", lambda x: x),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_weights_and_config_do_not_say_is_refused_before_anything_is_written(tmp_path, kind):
+    model = built("LlamaForCausalLM")
+    CHANGES[kind](model.model.layers[0].mlp)
+    with pytest.raises(InputError, match=r"would not compute the same from a folder.*model\.layers\.0\.mlp"):
+        hl.save(model, tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile
+def test_what_libraries_put_around_a_model_is_no_reason_to_refuse_it(tmp_path, ids):
+    model = built("LlamaForCausalLM")
+    expected = outputs(model, ids)
+    model(ids, output_hidden_states=True)  # transformers leaves hooks behind
+    assert any(part._forward_hooks for part in model.modules())
+    model.forward = torch.compile(model.forward)  # as many people do
+    model.model.layers[0].mlp.compile()
+    assert torch.equal(outputs(hl.load_model(hl.save(model, tmp_path / "model")), ids), expected)
 
 
 @pytest.mark.parametrize("given", [None, 3, "no/such/model", nn.Linear(2, 2)])

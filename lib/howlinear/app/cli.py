@@ -54,13 +54,8 @@ ABORTED = 130  # what typer makes of Ctrl-C
 
 # --- Options that several commands share
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        help="folder, .gguf file, Hub id, embedded model such as mini-gpt2, "
-        f"or one from a package: {', '.join(PACKAGED)}"
-    ),
-]
+MODEL = f"folder, .gguf file, Hub id, embedded model such as mini-gpt2, or one from a package: {', '.join(PACKAGED)}"
+Model = Annotated[str, typer.Argument(help=MODEL)]
 CorpusName = Annotated[
     str,
     typer.Option(
@@ -160,7 +155,9 @@ def options(
 
 @app.command()
 def measure(
-    model: Model,
+    models: Annotated[
+        list[str], typer.Argument(help=f"{MODEL}; several are measured one after the other", metavar="MODEL...")
+    ],
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     text_column: TextColumn = None,
@@ -220,7 +217,7 @@ def measure(
     reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
     if not is_distributed():  # of several processes one speaks for all, which takes torch
         check_targets(targets, force)
-        check_sources([model], [corpus], reading)
+        check_sources(models, [corpus], reading)
 
     from howlinear.instrument.distributed import joined
     from howlinear.instrument.stopping import check_tolerance
@@ -236,24 +233,38 @@ def measure(
         check_placement(reading, group.size)
         if (swap or fresh) and group.size > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
+        if len({Path(model).resolve() for model in models}) < len(models):
+            raise InputError(f"a model is named twice in {' '.join(models)}: name each once")
+        if work is not None and len(models) > 1:
+            raise InputError("--work keeps one measurement: name one model, or leave it out")
         possible = group.size == 1 and tolerance is None and not (tokens or fresh or reading.bits)
         layerwise = check_layerwise(layerwise, work, device_map, possible)
-        loaded, text = read_inputs(model, corpus, replace(reading, device=group.device), layerwise)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
         options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
-        measurement = measure_all(loaded, text, options, swap, fresh)
-        measurement = replace(measurement, model=model, dtype=dtype)
+        measurements: list[Measurement] = []
+        for model in models:
+            # nothing here holds a model while the next is loaded
+            inputs = partial(read_inputs, model, corpus, replace(reading, device=group.device), layerwise)
+            measurement = replace(measure_all(*inputs(), options, swap, fresh), model=model, dtype=dtype)
+            measurements.append(measurement)
+            if group.first:
+                from howlinear.app.console import profile_notes, profile_table
+
+                show(profile_table(measurement, Console().width), profile_notes(measurement))
         if group.first:
-            from howlinear.app.console import profile_notes, profile_table
+            from howlinear.app.measurement import to_frame, to_plot
             from howlinear.app.page import render
 
-            makers = {"--json": measurement.to_dict, "--csv": measurement.to_frame}
-            makers |= {"--plot": lambda: hl.plots.profile(measurement.to_plot()), "--html": lambda: render(measurement)}
+            one, *others = written = [measurement.to_dict() for measurement in measurements]
+            makers = {"--json": lambda: {"measurements": written} if others else one}
+            makers |= {"--csv": lambda: to_frame(measurements), "--html": lambda: render(*measurements)}
+            makers |= {"--plot": lambda: hl.plots.profile(to_plot(measurements))}
             write_files(targets, makers)
-            show(profile_table(measurement, Console().width), profile_notes(measurement))
-    stop = measurement.profile.stop
-    if group.first and stop is not None and not stop.reached:
-        _complain(f"{stop}")
+    stops = {measurement.model: measurement.profile.stop for measurement in measurements}
+    missed = {model: stop for model, stop in stops.items() if stop is not None and not stop.reached}
+    if group.first and missed:
+        for model, stop in missed.items():
+            _complain(f"{model}: {stop}")
         sys.exit(TOLERANCE_NOT_REACHED)
 
 
@@ -391,7 +402,7 @@ def both_frames(compared: Comparison, names: tuple[str, str]) -> pd.DataFrame:
 def comparison_page(compared: Comparison, names: tuple[str, str], seed: int) -> str:
     """What `--html` writes of a comparison."""
     from howlinear.app.console import comparison_columns, comparison_notes
-    from howlinear.app.page import render_page
+    from howlinear.app.page import Section, render_page
     from howlinear.files import numbers
 
     profiles = (compared.first, compared.second)
@@ -403,7 +414,8 @@ def comparison_page(compared: Comparison, names: tuple[str, str], seed: int) -> 
     costs = compared.first.costs or compared.second.costs
     notes, columns = comparison_notes(compared), comparison_columns(compared)
     figure = partial(hl.plots.profile, both_frames(compared, names))
-    return render_page("comparison.html.jinja", " beside ".join(names), figure, notes, columns, settings, costs=costs)
+    section = Section(" beside ".join(names), notes, columns, settings)
+    return render_page("comparison.html.jinja", figure, section, costs=costs)
 
 
 # --- howlinear tokens

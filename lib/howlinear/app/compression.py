@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 
 from howlinear.app.console import Column
-from howlinear.app.page import render_page
+from howlinear.app.page import Section, render_page
 from howlinear.files import numbers
 from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
@@ -102,4 +102,5 @@ class Compression:
             "SHA-256 of the rows": self.rows.sha256,
             "versions": ", ".join(f"{name} {version}" for name, version in numbers.versions().items()),
         }
-        return render_page("compressed.html.jinja", f"{self.model}, smaller", self.draw, self.notes, columns, settings)
+        section = Section(f"{self.model}, smaller", self.notes, columns, settings)
+        return render_page("compressed.html.jinja", self.draw, section)

@@ -5,7 +5,9 @@ The table on the terminal, the page, the figure, the CSV and the JSON all show a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +62,6 @@ class Measurement:
             frame["untrained_rows"] = self.untrained.rows
         return frame
 
-    def to_plot(self) -> pd.DataFrame:
-        """The same as `plots.profile` takes it, under the model's name."""
-        return self.to_frame().assign(model=Path(self.profile.model).name)
-
     def to_dict(self) -> dict[str, Any]:
         """What `--json` writes: `Profile.to_dict`, and how it came about."""
         content = self.profile.to_dict() | {"model": self.model, "seed": self.seed, "versions": numbers.versions()}
@@ -91,6 +89,24 @@ class Measurement:
         if self.profile.stop is not None:
             settings["rows were doubled until"] = str(self.profile.stop)
         return settings
+
+
+def to_frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
+    """A row a block of each measurement, what `--csv` writes."""
+    return pd.concat([measurement.to_frame() for measurement in measurements], ignore_index=True)
+
+
+def to_plot(measurements: Iterable[Measurement]) -> pd.DataFrame:
+    """The same as `plots.profile` takes it, under as many of the last parts of the models' names as tell them apart."""
+    frame = to_frame(measurements)
+    paths = frame["model"].map(Path)
+    parts = next(number for number in count(1) if _ends(paths, number).nunique() == paths.nunique())
+    return frame.assign(model=_ends(paths, parts))
+
+
+def _ends(paths: pd.Series, parts: int) -> pd.Series:
+    """The last parts of paths."""
+    return paths.map(lambda path: "/".join(path.parts[-parts:]))
 
 
 def measure_untrained(

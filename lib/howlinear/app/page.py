@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader
 from matplotlib.figure import Figure
 
 from howlinear.app.console import Column, headline, profile_columns, profile_notes
-from howlinear.app.measurement import Measurement
+from howlinear.app.measurement import Measurement, to_plot
 from howlinear.core.correlation import correlation
 from howlinear.errors import InputError
 from howlinear.instrument.massive import MULTIPLE
@@ -22,44 +23,53 @@ from howlinear.instrument.profile import Profile
 from howlinear.plots import ceilings, style
 
 
-def render(measurement: Measurement) -> str:
-    """The page of a measurement."""
-    # R²_lin has its bar behind it, so the bar's own column is left out
-    columns = [column for column in profile_columns(measurement) if column.heading]
-    profile = measurement.profile
-    notes = [note for note in profile_notes(measurement) if note != profile.warning]  # which `thoughts` tells
+@dataclass(frozen=True)
+class Section:
+    """What a page says of one thing that was measured.
+
+    Attributes:
+        title: what it is.
+        notes: what to think of it, a sentence each.
+        columns: of its table; the second is a share, which gets a bar.
+        settings: how it came about, by name.
+    """
+
+    title: str
+    notes: list[str]
+    columns: list[Column]
+    settings: Mapping[str, str]
+
+
+def render(*measurements: Measurement) -> str:
+    """The page of a measurement, or of several with one figure of all."""
+    first, *_ = profiles = [measurement.profile for measurement in measurements]
     return render_page(
         "page.html.jinja",
-        headline(measurement),
-        partial(ceilings.profile, measurement.to_plot()),
-        [*thoughts(profile), *notes],
-        columns,
-        measurement.settings(),
-        costs=profile.costs,
-        site=profile.site,
-        untrained=measurement.untrained,
-        massive=any(solved.massive_rows for solved in profile.solved.values()),
+        partial(ceilings.profile, to_plot(measurements)),
+        *map(_section, measurements),
+        costs=any(profile.costs for profile in profiles),
+        site=first.site,
+        untrained=any(measurement.untrained for measurement in measurements),
+        massive=any(solved.massive_rows for profile in profiles for solved in profile.solved.values()),
     )
 
 
-def render_page(
-    template: str,
-    title: str,
-    draw: Callable[[], Figure],
-    notes: list[str],
-    columns: list[Column],
-    settings: Mapping[str, str],
-    **more: Any,
-) -> str:
+def _section(measurement: Measurement) -> Section:
+    """What there is to say of a measurement."""
+    profile = measurement.profile
+    notes = [note for note in profile_notes(measurement) if note != profile.warning]  # which `thoughts` tells
+    # R²_lin has its bar behind it, so the bar's own column is left out
+    columns = [column for column in profile_columns(measurement) if column.heading]
+    return Section(headline(measurement), [*thoughts(profile), *notes], columns, measurement.settings())
+
+
+def render_page(template: str, draw: Callable[[], Figure], *sections: Section, **more: Any) -> str:
     """A page.
 
     Args:
         template: its words, a file beside this one that is, or extends, `page.html.jinja`.
-        title: the heading.
         draw: draws the figure.
-        notes: what to think of it, a sentence each.
-        columns: of the table; the second is a share, which gets a bar.
-        settings: how it came about, by name.
+        *sections: what stands below it.
         **more: what the template's own words depend on.
 
     Returns:
@@ -67,15 +77,8 @@ def render_page(
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell or 0))))
-    return environment.get_template(template).render(
-        title=title,
-        figure=_svg_of(draw),
-        notes=notes,
-        headings=[" ".join(column.heading.split()) for column in columns],
-        rows=list(zip(*(column.cells for column in columns), strict=True)),
-        settings=settings,
-        **more,
-    )
+    environment.filters["cells"] = lambda columns: zip(*(column.cells for column in columns), strict=True)
+    return environment.get_template(template).render(figure=_svg_of(draw), sections=sections, **more)
 
 
 def thoughts(profile: Profile) -> list[str]:

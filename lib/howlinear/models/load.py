@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -48,6 +48,8 @@ _IF_THERE = {  # of `cached_file`: whatever is wrong with a source is said when 
 }
 AutoConfig.register(DeciLMConfig.model_type, DeciLMConfig)  # what `to_decilm` writes is read without code of a folder
 AutoModelForCausalLM.register(DeciLMConfig, DeciLMForCausalLM)
+
+_LIBRARIES = ("torch", "transformers", "accelerate", "howlinear")  # whose hooks come back with the model
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # of bytes the last is all
 
@@ -414,12 +416,14 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
     loader that asks for it refuses.
 
     Raises:
-        InputError: weights that would not come back: of adapters, pruning, quantised layers, modules put in by hand.
+        InputError: weights that would not come back: of adapters, pruning, quantised layers, modules put in by hand;
+            or what neither weights nor config say: hooks, methods and activations of a person's own.
     """
     kind = type(model)
     weights = _apart(model, model.state_dict())
     with torch.device("meta"):
-        expected = _with_smaller_blocks(kind, model.config)(copy.deepcopy(model.config)).state_dict()
+        plain = _with_smaller_blocks(kind, model.config)(copy.deepcopy(model.config))
+    expected = plain.state_dict()
     lacking = [name for name in expected if name not in weights and "pooler" not in name.split(".")]
     odd = [name for name in weights if name not in expected] or lacking
     odd += [name for name, tensor in weights.items() if name in expected and tensor.shape != expected[name].shape]
@@ -427,6 +431,11 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         raise InputError(
             f"this {kind.__name__} would not load again from a folder, for {odd[0]}, which its config does not tell: "
             "merge adapters, make pruning permanent, leave quantised layers out, and replace blocks by hl.replace"
+        )
+    untold = _untold(model, plain)
+    if untold is not None:
+        raise InputError(
+            f"this {kind.__name__} would not compute the same from a folder, which holds weights and config: {untold}"
         )
     ranks = replaced(model.config)
     if not ranks:
@@ -444,6 +453,26 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         # Experts are renamed when they are saved.
         weights[min(gone, key=lambda name: "expert" in name)] = torch.zeros(1, dtype=model.dtype)
     return weights
+
+
+def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
+    """What a person changed in a model that neither its weights nor its config say; `plain` is what these make."""
+    parts = dict(plain.named_modules())
+    for path, part in model.named_modules():
+        name = path or "the model"
+        hooks = [
+            getattr(hook, "func", hook) for hook in (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
+        ]
+        if any(str(hook.__module__).partition(".")[0] not in _LIBRARIES for hook in hooks):
+            return f"{name} has a hook; remove it first"
+        forward = vars(part).get("forward")
+        compiled = hasattr(forward, "_torchdynamo_orig_callable")
+        if forward is not None and not compiled and not hasattr(part, "_hf_hook"):  # accelerate's, of a model in parts
+            return f"{name} has a forward of its own"
+        without_weights = not any(True for _ in (*part.children(), *part.parameters()))
+        if without_weights and not isinstance(parts[path], nn.Dropout) and repr(part) != repr(parts[path]):
+            return f"{name} is {part!r} in the place of {parts[path]!r}"
+    return None
 
 
 def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
