@@ -275,7 +275,7 @@ run.questions()
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the two $R^2$ are weighted by the shares of the variance that they explain a part of.
+# Step 1: the two $R^2$ are weighted, each by its part's share of the variance.
 #
 # Step 2: $0.9 \cdot 0.8$, and what is left of the variance times $-0.2$.
 #

@@ -106,7 +106,7 @@ def test_the_readme_example_runs(monkeypatch):
 
 def test_the_afternoon_is_as_long_as_it_says():
     text = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (line,) = (line for line in text.splitlines() if line.startswith("**An afternoon**"))
+    (line,) = (line for line in text.splitlines() if line.startswith("**In an afternoon**"))
     read = [(ROOT / ".github" / path).read_text(encoding="utf-8") for path in re.findall(r"\]\((.*?)\)", line)]
     said = int(re.search(r"([\d,]+) lines", line).group(1).replace(",", ""))
     assert said == sum(len(source.splitlines()) for source in read)

@@ -33,8 +33,9 @@ FAILS = "Does not hold in any model that was asked"
 OPEN = "Open"
 UNTESTABLE = "Not testable on these models"
 GROUPS = {
-    HOLDS: "With and without the two end blocks and massive rows, at any threshold from 0.75 to 1.5 times its own.",
-    FAILS: "Of what referees named as falsifying, this speaks for the paper.",
+    HOLDS: "In at least one {kind} model: also without the two end blocks, without massive rows, and with thresholds "
+    "0.75 to 1.5 times as high, unless that is beyond 1, where no number can be.",
+    FAILS: "Where a claim is what would falsify the paper, this speaks for the paper.",
     OPEN: "Mixed; ticks that hang on end blocks (ᵉ), massive rows (ᵐ) or thresholds; or in {other} models alone.",
     UNTESTABLE: "Models without the kind of block asked about, what was not measured, or a search without power.",
 }

@@ -182,6 +182,7 @@ def tabulate_benchmarks() -> dict[str, str]:
         "ratios": measured.ratios(record("ratios", "make bench")),
         "paper_code": measured.paper_code(record("paper_code", "benchmarks/paper_code.py CHECKOUT")),
         "coverage": measured.coverage(record("coverage", "make bench-coverage")),
+        "scale_layerwise": costs.layer_by_layer(record("layerwise", "benchmarks/layerwise.py FOLDER --keep")),
         "scale_gpu": costs.on_a_gpu(record("gpu", "benchmarks/gpu.sh")),
     }
     scale = costs.tables(numbers.load(FRAME / "scale.json"))

@@ -168,6 +168,28 @@ def _extrapolated(measured: Mapping[str, Any]) -> str:
     return markdown(rows)
 
 
+def layer_by_layer(found: Mapping[str, Any]) -> str:
+    """What `benchmarks/layerwise.py` found, in Markdown."""
+    models = {name: run for name, run in found.items() if "layer by layer" in run}
+    rows = []
+    for name, run in models.items():
+        small, whole = run["layer by layer"], run.get("whole")
+        rows.append(
+            {
+                "model": f"{name}, {run['layers']} layers",
+                "rows": f"{run['rows']:,}",
+                "peak memory": f"{small['bytes'] / 1e9:.2f} GB",
+                "goal": f"{run['goal'] / 1e9:.1f} GB",
+                "time of a core": f"{small['seconds'] / 60:.1f} min",
+                "peak, as a whole": f"{whole['bytes'] / 1e9:.2f} GB" if whole else "does not fit",
+                "times as long": f"{run['times']:.2f}" if whole else "–",
+                "numbers apart": f"{run['apart']:.1g}" if whole else "–",
+            }
+        )
+    about = f"Measured: {found['machine']['processor']}, one thread; the weights of LLaMA's shape are random."
+    return f"{about}\n\n{markdown(rows)}"
+
+
 def on_a_gpu(found: Mapping[str, Any]) -> str:
     """What `benchmarks/gpu.sh` found, in Markdown."""
     about, steps = found["about"], found["steps"]
