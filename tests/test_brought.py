@@ -136,6 +136,8 @@ TEXTS = {
     "generator of strings": lambda folder: (line for line in lines()),
     "data set": lambda folder: datasets.Dataset.from_dict({"text": lines()}),
     "data frame": lambda folder: pd.DataFrame({"text": lines()}),
+    "rows of a data set": lambda folder: datasets.Dataset.from_dict({"text": lines()})[:],
+    "column with gaps": lambda folder: pd.Series([None, *lines(), float("nan")], dtype=object),
     "path": lambda folder: written(folder / "mine.txt"),
     "path as text": lambda folder: str(written(folder / "mine.md")),
 }
@@ -167,6 +169,9 @@ BAD = {
     "three axes": lambda ids: ids[None],
     "strings among numbers": lambda ids: ["a", 3],
     "bytes": lambda ids: b"text",
+    "bytes in a list": lambda ids: [b"text"],
+    "a gap among strings": lambda ids: ["a", None],
+    "a text itself": lambda ids: "a text\n" * 99,
     "an empty generator": lambda ids: iter([]),
     "batches of two kinds": lambda ids: [{"input_ids": ids}, {"ids": ids}],
     "another keyword": lambda ids: {"pixels": ids},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from markupsafe import escape
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import howlinear as hl
@@ -134,7 +135,9 @@ def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
         assert (page.parent / "results" / part.stem / "run.json").is_file()
         assert (page.parent / "notebooks" / f"{part.stem}.ipynb").is_file()
     assert "could not be run" not in html
-    assert html.count("<img") == html.count("data:image/svg+xml;base64,") >= len(PARTS)
+    captions = [str(escape(caption)) for part in PARTS for caption in part.figures.values()]
+    assert all(f'alt="{caption}"' in html for caption in captions)
+    assert html.count("<img") == html.count("data:image/svg+xml;base64,") == len(captions)
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', html)  # it loads nothing
     blocks = hl.results(page.parent / "results", "02_ceilings")["blocks"]
     assert blocks["block"].tolist() == [0, 1, 2, 3]

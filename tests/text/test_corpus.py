@@ -323,6 +323,13 @@ def test_an_unknown_name_is_refused(tokenizer, name):
         load_corpus(name, tokenizer)
 
 
+@pytest.mark.parametrize("text", ["a line\nand one more", "a long line " * 30])
+def test_a_text_in_the_place_of_its_name_is_not_said_whole(tokenizer, text):
+    with pytest.raises(SourceError, match=r"give it in a list, \[text\]") as refused:
+        load_corpus(text, tokenizer)
+    assert len(str(refused.value)) < 200
+
+
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [

@@ -61,8 +61,10 @@ PARTS = (
         "How linear is each block?",
         "02_ceilings",
         {
-            "profile": "R²_lin of every block, and below it what its map costs in perplexity in its place. Grey: "
-            "the paper's three models. Dotted: the same architecture before training."
+            "beside": "R²_lin of every block, and in grey GPT-2's as the paper gives it; the highest and the lowest "
+            "block have their numbers.",
+            "profile": "R²_lin with its intervals, and below it what each block's map costs in perplexity in its "
+            "place. Dotted: the same architecture before training. Grey, behind a model of the paper's: its numbers.",
         },
     ),
     Part(

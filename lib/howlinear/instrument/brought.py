@@ -85,8 +85,10 @@ def gathered(brought: Any) -> Any:
     """
     if brought is None or isinstance(brought, int | float | bool):
         raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
-    if isinstance(brought, Rows | RowsOnRecord | Corpus | Tensor | str | Path | Mapping):
+    if isinstance(brought, Rows | RowsOnRecord | Corpus | Tensor | str | Path):
         return brought
+    if isinstance(brought, Mapping):
+        return _cells(brought) or brought  # rows of a data set come as a dict of its columns
     if _is_tokenised(brought):
         names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
         cells = zip(*(brought[name] for name in names), strict=True)
@@ -100,7 +102,7 @@ def gathered(brought: Any) -> Any:
     if _is_table(brought):
         return brought
     if isinstance(brought, np.ndarray) or hasattr(brought, "to_list"):  # a column of pandas
-        cells = brought.tolist()
+        cells = (brought.dropna() if hasattr(brought, "dropna") else brought).tolist()
         return cells if _are_strings(cells) else brought
     if not isinstance(brought, Iterable) or isinstance(brought, bytes) or hasattr(brought, "__array__"):
         return brought
@@ -108,6 +110,11 @@ def gathered(brought: Any) -> Any:
     texts = _texts(batches)
     if texts:
         return texts
+    if any(isinstance(item, str | bytes) for item in batches):
+        place = next(place for place, item in enumerate(batches) if not isinstance(item, str))
+        raise InputError(
+            f"of these {len(batches)} items place {place} is {batches[place]!r:.40}, no string: give strings"
+        )
     of_batches = batches and not isinstance(brought, tuple)  # which may be ids and their mask
     if of_batches and all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches):
         return _joined([_checked(batch) for batch in batches])

@@ -38,6 +38,7 @@ from howlinear.text.streams import is_hub_id
 FOLDER = "HOWLINEAR_TEXTS"  # an environment variable
 RETRIES = 2  # after a first try that failed
 TIMEOUT = 30  # seconds that a server may say nothing
+LONGEST = 255  # characters of a name
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ def check_known(name: str) -> None:
     """
     if name in OFFLINE or name in PAPERS or (name and os.path.exists(name)) or is_hub_id(name):
         return
+    if len(name) > LONGEST or "\n" in name:
+        raise SourceError(
+            f"no text by the name {name[:30]!r}… of {len(name):,} characters: if this is the text itself, give it in a "
+            "list, [text]"
+        )
     if Path(name).suffix or len(Path(name).parts) > 1:
         raise SourceError(f"cannot read corpus file {name}: No such file or directory; give the path of a text file")
     raise SourceError(
