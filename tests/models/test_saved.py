@@ -117,6 +117,7 @@ CHANGES = {
     "a hook has a say": lambda mlp: mlp.register_forward_hook(lambda _, __, y: 2 * y),
     "a hook before": lambda mlp: mlp.up_proj.register_forward_pre_hook(partial(lambda *_: None)),
     "another activation": lambda mlp: setattr(mlp, "act_fn", nn.Identity()),
+    "activations in a row": lambda mlp: setattr(mlp, "act_fn", nn.Sequential(nn.SiLU(), nn.Tanh())),
     "another forward": lambda mlp: setattr(mlp, "forward", lambda x: x),
 }
 
@@ -138,6 +139,7 @@ def test_what_libraries_put_around_a_model_is_no_reason_to_refuse_it(tmp_path, i
     assert any(part._forward_hooks for part in model.modules())
     model.forward = torch.compile(model.forward)  # as many people do
     model.model.layers[0].mlp.compile()
+    model.note = nn.Identity()  # a part that no forward calls
     assert torch.equal(outputs(hl.load_model(hl.save(model, tmp_path / "model")), ids), expected)
 
 

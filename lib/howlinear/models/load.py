@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ _IF_THERE = {  # of `cached_file`: whatever is wrong with a source is said when 
 AutoConfig.register(DeciLMConfig.model_type, DeciLMConfig)  # what `to_decilm` writes is read without code of a folder
 AutoModelForCausalLM.register(DeciLMConfig, DeciLMForCausalLM)
 
-_LIBRARIES = ("torch", "transformers", "accelerate", "howlinear")  # whose hooks come back with the model
+_LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}  # whose hooks come back with the model
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # of bytes the last is all
 
@@ -460,18 +461,19 @@ def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
     parts = dict(plain.named_modules())
     for path, part in model.named_modules():
         name = path or "the model"
-        hooks = [
-            getattr(hook, "func", hook) for hook in (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
-        ]
-        if any(str(hook.__module__).partition(".")[0] not in _LIBRARIES for hook in hooks):
+        hooks = chain(part._forward_pre_hooks.values(), part._forward_hooks.values())
+        owners = {str(getattr(hook, "func", hook).__module__).partition(".")[0] for hook in hooks}
+        if not owners <= _LIBRARIES:
             return f"{name} has a hook; remove it first"
         forward = vars(part).get("forward")
         compiled = hasattr(forward, "_torchdynamo_orig_callable")
         if forward is not None and not compiled and not hasattr(part, "_hf_hook"):  # accelerate's, of a model in parts
             return f"{name} has a forward of its own"
-        without_weights = not any(True for _ in (*part.children(), *part.parameters()))
-        if without_weights and not isinstance(parts[path], nn.Dropout) and repr(part) != repr(parts[path]):
-            return f"{name} is {part!r} in the place of {parts[path]!r}"
+        expected = parts.get(path)  # None: nothing calls what the config does not make
+        if expected is None or isinstance(expected, nn.Dropout) or next(part.parameters(), None) is not None:
+            continue
+        if repr(part) != repr(expected):
+            return f"{name} is {part!r} in the place of {expected!r}"
     return None
 
 
