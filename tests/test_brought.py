@@ -4,6 +4,7 @@ A table: every function that runs a model × every kind of text, of token ids an
 """
 
 from collections import deque
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -137,6 +138,7 @@ TEXTS = {
     "data set": lambda folder: datasets.Dataset.from_dict({"text": lines()}),
     "data frame": lambda folder: pd.DataFrame({"text": lines()}),
     "rows of a data set": lambda folder: datasets.Dataset.from_dict({"text": lines()})[:],
+    "frame with gaps": lambda folder: pd.DataFrame({"text": pd.array([None, *lines()], dtype="string")}),
     "column with gaps": lambda folder: pd.Series([None, *lines(), float("nan")], dtype=object),
     "path": lambda folder: written(folder / "mine.txt"),
     "path as text": lambda folder: str(written(folder / "mine.md")),
@@ -170,6 +172,8 @@ BAD = {
     "strings among numbers": lambda ids: ["a", 3],
     "bytes": lambda ids: b"text",
     "bytes in a list": lambda ids: [b"text"],
+    "paths as strings": lambda ids: [__file__, pytest.__file__],
+    "paths": lambda ids: [Path(__file__)],
     "a gap among strings": lambda ids: ["a", None],
     "a text itself": lambda ids: "a text\n" * 99,
     "an empty generator": lambda ids: iter([]),
@@ -448,7 +452,7 @@ def test_a_profile_is_taken_for_its_maps(model, ids):
     assert swapped == pytest.approx(hl.perplexity(hl.replace(model, profile), ids), rel=1e-6)
 
 
-@pytest.mark.parametrize("blocks", [9, [9], [], [0, 9]])
+@pytest.mark.parametrize("blocks", [9, [9], [], [0, 9], True, [True], 1.0, [0.0], np.array([[0, 1]]), "0"])
 def test_what_are_no_blocks_is_one_line(model, ids, blocks):
     one_line(lambda: hl.measure(model, ids, blocks=blocks))
     one_line(lambda: hl.capture(model, ids, blocks=blocks))

@@ -233,7 +233,7 @@ def measure(
         check_placement(reading, group.size)
         if (swap or fresh) and group.size > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
-        if len({Path(model).resolve() for model in models}) < len(models):
+        if len({os.path.abspath(model) for model in models}) < len(models):
             raise InputError(f"a model is named twice in {' '.join(models)}: name each once")
         if work is not None and len(models) > 1:
             raise InputError("--work keeps one measurement: name one model, or leave it out")
@@ -247,10 +247,8 @@ def measure(
             inputs = partial(read_inputs, model, corpus, replace(reading, device=group.device), layerwise)
             measurement = replace(measure_all(*inputs(), options, swap, fresh), model=model, dtype=dtype)
             measurements.append(measurement)
-            if group.first:
-                from howlinear.app.console import profile_notes, profile_table
-
-                show(profile_table(measurement, Console().width), profile_notes(measurement))
+            if group.first and len(models) > 1:  # at once: the next may take hours, or fail
+                show_measured(measurement)
         if group.first:
             from howlinear.app.measurement import to_frame, to_plot
             from howlinear.app.page import render
@@ -260,12 +258,21 @@ def measure(
             makers |= {"--csv": lambda: to_frame(measurements), "--html": lambda: render(*measurements)}
             makers |= {"--plot": lambda: hl.plots.profile(to_plot(measurements))}
             write_files(targets, makers)
+            if not others:
+                show_measured(measurements[0])
     stops = {measurement.model: measurement.profile.stop for measurement in measurements}
     missed = {model: stop for model, stop in stops.items() if stop is not None and not stop.reached}
     if group.first and missed:
         for model, stop in missed.items():
-            _complain(f"{model}: {stop}")
+            _complain(f"{model}: {stop}" if others else f"{stop}")
         sys.exit(TOLERANCE_NOT_REACHED)
+
+
+def show_measured(measurement: Measurement) -> None:
+    """Print a profile, and what to think of it."""
+    from howlinear.app.console import profile_notes, profile_table
+
+    show(profile_table(measurement, Console().width), profile_notes(measurement))
 
 
 def measure_all(

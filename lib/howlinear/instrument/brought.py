@@ -6,6 +6,7 @@ takes the same things and refuses the same mistakes in the same words.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -103,10 +104,10 @@ def gathered(brought: Any) -> Any:
         return brought
     if isinstance(brought, np.ndarray) or hasattr(brought, "to_list"):  # a column of pandas
         cells = (brought.dropna() if hasattr(brought, "dropna") else brought).tolist()
-        return cells if _are_strings(cells) else brought
+        return _no_paths(cells) if _are_strings(cells) else brought
     if not isinstance(brought, Iterable) or isinstance(brought, bytes) or hasattr(brought, "__array__"):
         return brought
-    batches = listed(brought)
+    batches = _no_paths(listed(brought))
     texts = _texts(batches)
     if texts:
         return texts
@@ -126,6 +127,17 @@ IDS_AND_MASKS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input
 
 def _are_strings(items: Any) -> bool:
     return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
+
+
+def _no_paths(items: list[Any]) -> list[Any]:
+    """The items, unless all of them say where texts lie, and are none.
+
+    Raises:
+        InputError: they do.
+    """
+    if items and all(isinstance(item, str | Path) and os.path.isfile(item) for item in items):
+        raise InputError(f"{len(items)} paths of files, as {str(items[0])!r}: give their folder, or their texts")
+    return items
 
 
 def _texts(items: list[Any]) -> list[str]:

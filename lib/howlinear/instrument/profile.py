@@ -90,7 +90,7 @@ class Solved:
         return few_rows_decide(self.ceiling.r2, self.ordinary.r2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile(Mapping):
     """The ceilings of a model's blocks on one corpus; `profile[3]` is block 3's `Ceiling`.
 
@@ -113,6 +113,9 @@ class Profile(Mapping):
     costs: Mapping[int, Change] | None = None
     site: str = "ffn"
     tokens: Mapping[int, TokenSplit] | None = None
+
+    __eq__ = object.__eq__  # of a `Mapping` all tensors would be compared
+    __hash__ = object.__hash__
 
     def __getitem__(self, block: int) -> Ceiling:
         """The `Ceiling` of a block."""

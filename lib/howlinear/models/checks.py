@@ -19,6 +19,9 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.shards import is_on_disk
 
+LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}
+"""Whose hooks come back with a model, or go again by themselves."""
+
 
 def unwrapped(model: Any) -> PreTrainedModel:
     """The `transformers` model that an object is, or wraps without changing what it computes.
@@ -73,6 +76,20 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def undisturbed(model: PreTrainedModel) -> Iterator[None]:
+    """While it lasts, a model in evaluation mode and gradients to be had; torch's random numbers go on as before it."""
+    with evaluating(model), torch.inference_mode(False), torch.random.fork_rng(devices=[]):
+        yield
+
+
+def is_hooked(module: nn.Module, before: bool = False) -> bool:
+    """Whether a person has registered a hook on a module's calls, or on what goes into them alone; no library."""
+    hooks = [*module._forward_pre_hooks.values(), *(() if before else module._forward_hooks.values())]
+    owners = {str(getattr(hook, "func", hook).__module__).partition(".")[0] for hook in hooks}
+    return not owners <= LIBRARIES
 
 
 def check_count(name: str, given: Any, least: int = 1) -> int:
@@ -199,4 +216,5 @@ def longest_sequence(model: PreTrainedModel) -> int | None:
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return module.num_embeddings - module.padding_idx - 1
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return longest if longest is None or longest > 0 else None  # XLNet says -1

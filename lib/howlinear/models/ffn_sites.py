@@ -10,12 +10,12 @@ Besides, attention and the whole layer can be measured as sites of the same list
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -55,6 +55,8 @@ REFUSED = {  # model_type: why there is nothing to measure, or none of it block 
     "albert": "all its layers share one feed-forward block, so that they cannot be told apart",
     "rwkv": "its feed-forward blocks read the token before as well, so they are no map of a token",
 }
+TIME_MAJOR = ("fsmt", "xlnet")
+"""Families whose layers have positions before sequences, where masks and documents would be those of other rows."""
 
 
 KINDS = {
@@ -112,7 +114,7 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
 
     Args:
         model: any `transformers` model; `load_model(…, sites=…)` says where to look if that cannot be told.
-        blocks: which blocks, or which one; all by default.
+        blocks: numbers of blocks, or of one, of Python, numpy or torch; all by default.
         site: `ffn`, `attention` or `layer` (`KINDS`).
 
     Raises:
@@ -121,14 +123,20 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
     """
     model = unwrapped(model)
     check_kind(site)
+    if model.config.model_type in TIME_MAJOR:
+        kind = type(model).__name__
+        raise InputError(
+            f"{kind} cannot be measured: its layers read positions of sequences, not sequences of positions"
+        )
     all_sites = _resolved(model, pattern_of(model) if site == "ffn" else _pattern_beside(model, site), site)
     _check_apart(all_sites)
     if blocks is None:
         return all_sites
-    blocks = [blocks] if isinstance(blocks, int | np.integer) else blocks
-    if isinstance(blocks, str) or not isinstance(blocks, Iterable):
-        raise InputError(f"blocks={blocks!r}: give block numbers, as in [0, 3]")
-    blocks = list(blocks)
+    given = blocks.tolist() if hasattr(blocks, "tolist") else blocks  # of numpy or torch
+    blocks = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if any(isinstance(block, bool) or not hasattr(block, "__index__") for block in blocks):
+        raise InputError(f"blocks={given!r}: give block numbers, as in [0, 3]")
+    blocks = [operator.index(block) for block in blocks]
     numbers = [site.block for site in all_sites]
     missing = [block for block in blocks if block not in numbers]
     if missing or not blocks:
@@ -254,8 +262,16 @@ def _fitting(model: PreTrainedModel, pattern: str) -> str:
 
 
 def width_of(model: PreTrainedModel) -> int:
-    """Features of the residual stream, so of x and y."""
-    return model.config.get_text_config().hidden_size
+    """Features of the residual stream, so of x and y.
+
+    Raises:
+        InputError: the config does not say one number for all blocks.
+    """
+    width = getattr(model.config.get_text_config(), "hidden_size", None)
+    if not isinstance(width, int):
+        kind = type(model).__name__
+        raise InputError(f"{kind} has no one width of its blocks (hidden_size in its config), and cannot be measured")
+    return width
 
 
 def _resolved(model: PreTrainedModel, pattern: str, kind: str = "ffn") -> list[Site]:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from transformers import (
 from transformers.utils import cached_file, logging
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import check_count, check_weights, unwrapped
+from howlinear.models.checks import check_count, check_weights, is_hooked, unwrapped
 from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
@@ -49,8 +48,6 @@ _IF_THERE = {  # of `cached_file`: whatever is wrong with a source is said when 
 }
 AutoConfig.register(DeciLMConfig.model_type, DeciLMConfig)  # what `to_decilm` writes is read without code of a folder
 AutoModelForCausalLM.register(DeciLMConfig, DeciLMForCausalLM)
-
-_LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}  # whose hooks come back with the model
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # of bytes the last is all
 
@@ -342,7 +339,12 @@ def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
 def is_causal(model: PreTrainedModel) -> bool:
     """Whether a model predicts the next token, so that it has a perplexity: no encoder, and a head to predict with."""
     config = model.config
-    return model.can_generate() and not (_encodes(config) or getattr(config, "is_encoder_decoder", False))
+    decoder = config.get_text_config()
+    reads_on = _encodes(config) or getattr(config, "is_encoder_decoder", False)
+    # of a family of decoders one that is told to be none, or whose attention is told to look ahead
+    told = not getattr(decoder, "is_causal", True) or getattr(decoder, "use_bidirectional_attention", False)
+    told |= config.model_type == "bert-generation" and not config.is_decoder
+    return model.can_generate() and not (reads_on or told)
 
 
 def check_causal(model: PreTrainedModel) -> None:
@@ -461,9 +463,7 @@ def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
     parts = dict(plain.named_modules())
     for path, part in model.named_modules():
         name = path or "the model"
-        hooks = chain(part._forward_pre_hooks.values(), part._forward_hooks.values())
-        owners = {str(getattr(hook, "func", hook).__module__).partition(".")[0] for hook in hooks}
-        if not owners <= _LIBRARIES:
+        if is_hooked(part):
             return f"{name} has a hook; remove it first"
         forward = vars(part).get("forward")
         compiled = hasattr(forward, "_torchdynamo_orig_callable")

@@ -31,6 +31,7 @@ UNLOADABLE = (
 )
 """What transformers lets through when it reads a damaged folder or file or a broken transfer."""
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+LONGEST_ID = 96  # characters, by the Hub's rule
 GGUF = ".gguf"
 ADAPTER = "adapter_config.json"  # peft's
 MERGE = (
@@ -74,7 +75,7 @@ def unchecked(name: str) -> str:
         if not os.path.isfile(name):
             raise SourceError(f"cannot read {name}: No such file or directory; give the path of a GGUF file")
         return name
-    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
+    if os.path.isfile(name) or len(name) > LONGEST_ID or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
         raise SourceError(f"no model folder {name}; {embedded()}")
     return name
 

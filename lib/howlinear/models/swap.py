@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
-from howlinear.models.checks import unwrapped
+from howlinear.models.checks import is_hooked, unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
 
 
@@ -45,6 +45,11 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
     with ExitStack() as restore:
         for each in swapped_sites:
             module = _as_module(maps[each.block], inside, each)
+            if each.kind == "ffn" and is_hooked(each.input, before=True):
+                raise InputError(
+                    f"block {each.block}: a hook changes what {each.input_name} gets, and a map in the block's place "
+                    "would not get that: remove the hook first"
+                )
             if each.kind == "ffn":
                 restore.callback(put_back, inside, each)
                 put(inside, each, module)

@@ -96,6 +96,7 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
     devices = set(getattr(model, "hf_device_map", {}).values())
     if len(devices) > 1:
         raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to make it smaller")
+    block_of: dict[int, int] = {}  # by the place of a weight in memory
     for site in chosen:
         for layer in unit_layers(model, site):
             weight = layer._parameters.get("weight")  # what `layer.weight` computes is none of these
@@ -105,6 +106,8 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
                 odd = "its weights are quantised, or not in memory: load the model in float32 or bfloat16"
             elif layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer):
                 odd = "hooks change what it computes: remove them first"
+            elif block_of.setdefault(weight.data_ptr(), site.block) != site.block:
+                odd = f"it is block {block_of[weight.data_ptr()]}'s as well: give each its own, weight.clone()"
             else:
                 continue
             raise InputError(f"block {site.block}: a layer of {site.name} is not as its weights say: {odd}")

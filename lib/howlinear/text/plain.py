@@ -155,9 +155,8 @@ def column_of(table: Any, column: str | None, source: str) -> list[str]:
     names = getattr(table, "column_names", None)
     names = {str(name): name for name in (table.columns if names is None else names)}
     column = check_column(list(names), column, source)
-    cells = [
-        cell for cell in table[names[column]] if cell is not None and cell == cell
-    ]  # NaN is what pandas has for empty
+    empty = ("NoneType", "NAType")  # and NaN, as pandas has it
+    cells = [cell for cell in table[names[column]] if type(cell).__name__ not in empty and cell == cell]
     check_strings(cells, f"column {column!r} of {source}")
     return cells
 

@@ -25,7 +25,7 @@ from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.perplexity import Change, change
-from howlinear.models.checks import check_count, check_number
+from howlinear.models.checks import check_count, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal
 from howlinear.models.units import check_plain, unit_count
@@ -146,12 +146,13 @@ def compress(
     check_count("multiple", multiple)
     model = model_of(model)
     rows = without_padding(rows_of(rows, model))
-    calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)
-    whole = timed_losses(model, rows.ids[rows.test], max(1, batch_size // 2))
-    if max_dppl is not None:
-        return _smallest_within(calibration, rows, max_dppl, alike, whole)
-    smaller = own_units(calibration, max_parameters, alike)
-    return evaluate(calibration, smaller, rows, max_parameters, alike, whole)
+    with undisturbed(model):
+        calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)
+        whole = timed_losses(model, rows.ids[rows.test], max(1, batch_size // 2))
+        if max_dppl is not None:
+            return _smallest_within(calibration, rows, max_dppl, alike, whole)
+        smaller = own_units(calibration, max_parameters, alike)
+        return evaluate(calibration, smaller, rows, max_parameters, alike, whole)
 
 
 def check_and_calibrate(

@@ -29,7 +29,7 @@ from howlinear.ideas.compression.signals import price
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
-from howlinear.models.checks import check_count, check_number
+from howlinear.models.checks import check_count, check_number, undisturbed
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal
@@ -246,24 +246,25 @@ def compress_to(
             f"on and {len(test)} held out: it takes a finite budget, a block, and sequences on both sides"
         )
     check(model, rows)
-    maps = fit_maps(model, train, free, batch_size=batch_size)
-    prices = price(model, maps, train, half)
-    order = sorted(free, key=lambda block: prices[block].cost)
-    steps, refused = _affordable(model, train, maps, order, max_dppl, candidates, progress, batch_size)
-    beyond = None if refused is None else {"block": refused.block, "dppl": refused.delta, "text": "to fit on"}
-    base, speed_before = timed_losses(model, test, half)
-    # from the last step backwards: the most blocks that keep the budget on held-out text too
-    for count in range(len(steps), 0, -1):
-        maps = steps[count - 1].maps
-        with swap(model, maps):
-            after, speed_after = timed_losses(model, test, half)
-        delta = change(base, after, fold)
-        if delta.delta <= max_dppl:
-            history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
-            speeds = (speed_before, speed_after)
-            return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, speeds, beyond)
-        beyond = {"block": steps[count - 1].block, "dppl": delta.delta, "text": "held out"}
-    raise _impossible(max_dppl, steps[0].block, delta.delta, "held out")
+    with undisturbed(model):
+        maps = fit_maps(model, train, free, batch_size=batch_size)
+        prices = price(model, maps, train, half)
+        order = sorted(free, key=lambda block: prices[block].cost)
+        steps, refused = _affordable(model, train, maps, order, max_dppl, candidates, progress, batch_size)
+        beyond = None if refused is None else {"block": refused.block, "dppl": refused.delta, "text": "to fit on"}
+        base, speed_before = timed_losses(model, test, half)
+        # from the last step backwards: the most blocks that keep the budget on held-out text too
+        for count in range(len(steps), 0, -1):
+            maps = steps[count - 1].maps
+            with swap(model, maps):
+                after, speed_after = timed_losses(model, test, half)
+            delta = change(base, after, fold)
+            if delta.delta <= max_dppl:
+                history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
+                speeds = (speed_before, speed_after)
+                return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, speeds, beyond)
+            beyond = {"block": steps[count - 1].block, "dppl": delta.delta, "text": "held out"}
+        raise _impossible(max_dppl, steps[0].block, delta.delta, "held out")
 
 
 def _affordable(

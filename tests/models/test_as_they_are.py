@@ -1,0 +1,121 @@
+"""What a model is in when it comes, in training, hooked, tied, stays as it is, and no number follows from it unsaid."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BertGenerationConfig,
+    BertGenerationDecoder,
+    ConvNextConfig,
+    ConvNextModel,
+    FSMTConfig,
+    FSMTModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+import howlinear as hl
+from howlinear.errors import InputError
+
+SIZES = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+SHAPE = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 64}
+IDS = torch.randint(3, 100, (320, 16), generator=torch.Generator().manual_seed(0))
+
+
+def llama(**more):
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, num_attention_heads=4, bos_token_id=1, eos_token_id=2, **more)
+    return LlamaForCausalLM(config).eval()
+
+
+def dropping(training):
+    torch.manual_seed(0)
+    drops = dict.fromkeys(("resid_pdrop", "attn_pdrop", "embd_pdrop"), 0.5)
+    tokens = {"bos_token_id": 1, "eos_token_id": 2}
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4, n_inner=64, **drops, **tokens)
+    ).train(training)
+
+
+@pytest.mark.parametrize("made", [
+    lambda model: hl.compress(model, IDS, max_parameters=0.98).units,
+    lambda model: hl.compress(model, IDS, max_parameters=0.98).perplexity,
+    lambda model: [float(m.weight.norm()) for m in hl.compress_to(model, IDS, max_dppl=30.0).maps.values()],
+])  # fmt: skip
+def test_a_model_in_training_is_made_smaller_without_dropout_and_stays_in_training(made):
+    expected = made(dropping(training=False))
+    model = dropping(training=True)
+    assert made(model) == expected
+    assert all(part.training for part in model.modules())
+
+
+def test_compressing_draws_nothing_from_torchs_random_numbers_and_needs_no_mode_of_autograd():
+    model = llama()
+    before = torch.get_rng_state()
+    expected = hl.compress(model, IDS, max_parameters=0.9).units
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.inference_mode():
+        assert hl.compress(model, IDS, max_parameters=0.9).units == expected
+
+
+def test_what_a_hook_hands_a_block_no_map_in_its_place_would_get():
+    model = llama()
+    handle = model.model.layers[0].mlp.register_forward_pre_hook(lambda _, args: (0.5 * args[0],))
+    profile = hl.measure(model, IDS)
+    with pytest.raises(InputError, match=r"block 0: a hook changes what model\.layers\.0\.mlp gets"):
+        hl.swap_costs(model, profile, IDS)
+    handle.remove()
+    assert hl.swap_costs(model, profile, IDS)
+
+
+def test_weights_of_two_blocks_are_not_made_smaller_in_one():
+    model = llama()
+    model.model.layers[1].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
+    with pytest.raises(InputError, match=r"block 1: .* it is block 0's as well"):
+        hl.compress(model, IDS, max_parameters=0.8)
+
+
+@pytest.mark.parametrize("kind", [
+    lambda: llama(is_causal=False),
+    lambda: BertGenerationDecoder(BertGenerationConfig(**SIZES, num_attention_heads=4)).eval(),
+])  # fmt: skip
+def test_a_model_that_sees_what_comes_has_no_perplexity(kind):
+    model = kind()
+    assert hl.measure(model, IDS).perplexity is None
+    with pytest.raises(InputError, match="predicts no next token"):
+        hl.perplexity(model, IDS)
+
+
+def test_rows_that_cannot_be_told_apart_and_blocks_without_one_width_are_refused():
+    convolutions = ConvNextModel(ConvNextConfig(hidden_sizes=[16, 16], depths=[2, 2], num_stages=2))
+    with pytest.raises(InputError, match="no one width"):
+        hl.sites(convolutions)
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    vocabularies = {"src_vocab_size": 100, "tgt_vocab_size": 100, "langs": ["en", "de"]}
+    turned = FSMTModel(FSMTConfig(d_model=32, encoder_layers=2, decoder_layers=2, **heads, **vocabularies))
+    with pytest.raises(InputError, match="positions of sequences"):
+        hl.sites(turned)
+
+
+def test_a_profile_is_equal_to_itself_alone():
+    one, other = hl.measure(llama(), IDS), hl.measure(llama(), IDS)
+    assert one == one
+    assert one != other
+    assert one in {one}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("given", [torch.tensor(1), np.array(1), [torch.tensor(1)], np.array([1])])
+def test_a_block_may_be_a_number_of_torch_or_numpy(given):
+    assert [site.block for site in hl.sites(llama(), given)] == [1]
+
+
+def test_what_transformers_does_not_save_is_one_line(tmp_path):
+    model = llama()
+    model.generation_config.temperature = 0.6
+    with pytest.raises(InputError, match="temperature") as refused:
+        hl.save(model, tmp_path / "model")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "model").exists()
