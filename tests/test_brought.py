@@ -452,6 +452,7 @@ def test_a_profile_is_taken_for_its_maps(model, ids):
     assert swapped == pytest.approx(hl.perplexity(hl.replace(model, profile), ids), rel=1e-6)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("blocks", [9, [9], [], [0, 9], True, [True], 1.0, [0.0], np.array([[0, 1]]), "0"])
 def test_what_are_no_blocks_is_one_line(model, ids, blocks):
     one_line(lambda: hl.measure(model, ids, blocks=blocks))

@@ -342,7 +342,8 @@ def is_causal(model: PreTrainedModel) -> bool:
     decoder = config.get_text_config()
     reads_on = _encodes(config) or getattr(config, "is_encoder_decoder", False)
     # of a family of decoders one that is told to be none, or whose attention is told to look ahead
-    told = not getattr(decoder, "is_causal", True) or getattr(decoder, "use_bidirectional_attention", False)
+    told = getattr(decoder, "is_causal", True) is False
+    told |= getattr(decoder, "use_bidirectional_attention", False) in (True, "all")
     told |= config.model_type == "bert-generation" and not config.is_decoder
     return model.can_generate() and not (reads_on or told)
 
