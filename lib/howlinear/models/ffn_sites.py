@@ -57,6 +57,7 @@ REFUSED = {  # model_type: why there is nothing to measure, or none of it block 
 }
 TIME_MAJOR = ("fsmt", "xlnet")
 """Families whose layers have positions before sequences, where masks and documents would be those of other rows."""
+REFUSED |= dict.fromkeys(TIME_MAJOR, "its layers read positions of sequences, not sequences of positions")
 
 
 KINDS = {
