@@ -102,7 +102,7 @@ def test_what_is_refused_says_why_or_what_to_pass(tiny_models, found):
         assert "\n" not in message
         assert (name in REFUSED) == ("cannot be measured" in message)
         assert name in REFUSED or 'sites="' in message
-    assert REFUSED.keys() - refused <= {"mamba2"}  # whose sizes depend on one another
+    assert REFUSED.keys() - refused <= {"mamba2", "xlnet"}  # whose sizes have other names or depend on one another
 
 
 def test_encoder_decoders_are_refused_and_each_half_can_be_named(tiny_models):
