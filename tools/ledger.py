@@ -34,7 +34,7 @@ OPEN = "Open"
 UNTESTABLE = "Not testable on these models"
 GROUPS = {
     HOLDS: "In at least one {kind} model: also without the two end blocks, without massive rows, and with thresholds "
-    "0.75 to 1.5 times as high, unless that is beyond 1, where no number can be.",
+    "{near[0]} to {near[1]} times as high, unless that is beyond 1, where no number can be.",
     FAILS: "Where a claim is what would falsify the paper, this speaks for the paper.",
     OPEN: "Mixed; ticks that hang on end blocks (ᵉ), massive rows (ᵐ) or thresholds; or in {other} models alone.",
     UNTESTABLE: "Models without the kind of block asked about, what was not measured, or a search without power.",
@@ -49,6 +49,7 @@ def page(results: Path, profiles: Sequence[str] = tuple(PROFILES)) -> str:
     claims = load_claims()
     verdicts = pd.concat([ledger.show(each["verdicts"], claims) for each in found.values()], ignore_index=True)
     names = {
+        "near": NEAR,
         "kind": PROFILES.get(there[0], there[0]),
         "other": " and ".join(PROFILES.get(each, each) for each in there[1:]),
     }

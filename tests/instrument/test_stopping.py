@@ -289,7 +289,9 @@ def test_the_command_says_how_it_ended(project, monkeypatch, capsys, soon, toler
     assert block["rows_train"] > block["rows_test"]
     if code:
         (line,) = complained.splitlines()
-        assert line.startswith("howlinear: no more rows, and the tolerance of 0.0001 is not reached: the widest")
+        assert line.startswith(
+            f"howlinear: {project / 'model'}: no more rows, and the tolerance of 0.0001 is not reached"
+        )
         assert written["stop"]["look"] == written["stop"]["looks"]
     else:
         assert complained == ""

@@ -179,7 +179,7 @@ def layer_by_layer(found: Mapping[str, Any]) -> str:
                 "model": f"{name}, {run['layers']} layers",
                 "rows": f"{run['rows']:,}",
                 "peak memory": f"{small['bytes'] / 1e9:.2f} GB",
-                "goal": f"{run['goal'] / 1e9:.1f} GB",
+                "goal": f"{run['goal'] / 1e9:.1f} GB" if "goal" in run else "–",
                 "time of a core": f"{small['seconds'] / 60:.1f} min",
                 "peak, as a whole": f"{whole['bytes'] / 1e9:.2f} GB" if whole else "does not fit",
                 "times as long": f"{run['times']:.2f}" if whole else "–",

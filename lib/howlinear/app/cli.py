@@ -243,12 +243,14 @@ def measure(
         options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
         measurements: list[Measurement] = []
         for model in models:
-            # nothing here holds a model while the next is loaded
+            # a name for the loaded model here would keep it while the next one is loaded
             inputs = partial(read_inputs, model, corpus, replace(reading, device=group.device), layerwise)
             measurement = replace(measure_all(*inputs(), options, swap, fresh), model=model, dtype=dtype)
             measurements.append(measurement)
-            if group.first and len(models) > 1:  # at once: the next may take hours, or fail
-                show_measured(measurement)
+            if group.first:  # at once: the next may take hours, or the disk be full
+                from howlinear.app.console import profile_notes, profile_table
+
+                show(profile_table(measurement, Console().width), profile_notes(measurement))
         if group.first:
             from howlinear.app.measurement import to_frame, to_plot
             from howlinear.app.page import render
@@ -258,21 +260,12 @@ def measure(
             makers |= {"--csv": lambda: to_frame(measurements), "--html": lambda: render(*measurements)}
             makers |= {"--plot": lambda: hl.plots.profile(to_plot(measurements))}
             write_files(targets, makers)
-            if not others:
-                show_measured(measurements[0])
-    stops = {measurement.model: measurement.profile.stop for measurement in measurements}
-    missed = {model: stop for model, stop in stops.items() if stop is not None and not stop.reached}
+    stops = [(measurement.model, measurement.profile.stop) for measurement in measurements]
+    missed = [f"{model}: {stop}" for model, stop in stops if stop is not None and not stop.reached]
     if group.first and missed:
-        for model, stop in missed.items():
-            _complain(f"{model}: {stop}" if others else f"{stop}")
+        for line in missed:
+            _complain(line)
         sys.exit(TOLERANCE_NOT_REACHED)
-
-
-def show_measured(measurement: Measurement) -> None:
-    """Print a profile, and what to think of it."""
-    from howlinear.app.console import profile_notes, profile_table
-
-    show(profile_table(measurement, Console().width), profile_notes(measurement))
 
 
 def measure_all(

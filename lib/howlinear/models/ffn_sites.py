@@ -50,14 +50,15 @@ FAMILIES = {  # model_type: pattern
     "mpt": "blocks.*.ffn.up_proj,blocks.*.ffn.down_proj",  # `ffn` adds the residual
 }
 _NO_FFN = "it has no feed-forward blocks"
+TIME_MAJOR = ("fsmt", "xlnet")
+"""Families whose layers have positions before sequences, where masks and documents would be those of other rows."""
+
 REFUSED = {  # model_type: why there is nothing to measure, or none of it block by block
     **dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), _NO_FFN),
+    **dict.fromkeys(TIME_MAJOR, "its layers read positions of sequences, not sequences of positions"),
     "albert": "all its layers share one feed-forward block, so that they cannot be told apart",
     "rwkv": "its feed-forward blocks read the token before as well, so they are no map of a token",
 }
-TIME_MAJOR = ("fsmt", "xlnet")
-"""Families whose layers have positions before sequences, where masks and documents would be those of other rows."""
-REFUSED |= dict.fromkeys(TIME_MAJOR, "its layers read positions of sequences, not sequences of positions")
 
 
 KINDS = {
@@ -124,11 +125,6 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
     """
     model = unwrapped(model)
     check_kind(site)
-    if model.config.model_type in TIME_MAJOR:
-        kind = type(model).__name__
-        raise InputError(
-            f"{kind} cannot be measured: its layers read positions of sequences, not sequences of positions"
-        )
     all_sites = _resolved(model, pattern_of(model) if site == "ffn" else _pattern_beside(model, site), site)
     _check_apart(all_sites)
     if blocks is None:
@@ -171,9 +167,9 @@ def pattern_of(model: PreTrainedModel) -> str:
         InputError: none fits; says what to pass.
     """
     noted = getattr(model.config, "howlinear_sites", None)
-    if noted is not None:
-        return _fitting(model, noted)
     family = model.config.model_type
+    if noted is not None and family not in TIME_MAJOR:
+        return _fitting(model, noted)
     if family in REFUSED:
         raise InputError(f"{type(model).__name__}, a {family!r} model, cannot be measured: {REFUSED[family]}")
     if family in FAMILIES and not is_encoder_decoder(model):  # else structure says which two there are
