@@ -95,8 +95,9 @@ def test_rows_that_cannot_be_told_apart_and_blocks_without_one_width_are_refused
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     vocabularies = {"src_vocab_size": 100, "tgt_vocab_size": 100, "langs": ["en", "de"]}
     turned = FSMTModel(FSMTConfig(d_model=32, encoder_layers=2, decoder_layers=2, **heads, **vocabularies))
-    with pytest.raises(InputError, match="positions of sequences"):
-        hl.sites(turned)
+    for named in (None, "encoder.layers.*.fc1,encoder.layers.*.fc2"):
+        with pytest.raises(InputError, match="positions of sequences"):
+            hl.sites(hl.load_model(turned, sites=named))
 
 
 def test_a_profile_is_equal_to_itself_alone():
