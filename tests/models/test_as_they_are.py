@@ -64,7 +64,7 @@ def test_what_a_hook_hands_a_block_no_map_in_its_place_would_get():
     model = llama()
     handle = model.model.layers[0].mlp.register_forward_pre_hook(lambda _, args: (0.5 * args[0],))
     profile = hl.measure(model, IDS)
-    with pytest.raises(InputError, match=r"block 0: a hook changes what model\.layers\.0\.mlp gets"):
+    with pytest.raises(InputError, match=r"block 0: a hook stands before model\.layers\.0\.mlp"):
         hl.swap_costs(model, profile, IDS)
     handle.remove()
     assert hl.swap_costs(model, profile, IDS)

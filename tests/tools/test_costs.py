@@ -108,7 +108,7 @@ def test_the_page_says_what_layer_by_layer_was_measured_to_hold():
     small, whole = {"bytes": 2_500_000_000, "seconds": 90.0}, {"bytes": 5_000_000_000, "seconds": 100.0}
     run = {"layers": 28, "rows": 5_120, "goal": 3e9, "layer by layer": small}
     both = run | {"whole": whole, "times": 0.9, "apart": 2e-12}
-    *_, alone, beside = cells(costs.layer_by_layer({"machine": {"processor": "x"}, "a": run, "b": both}))
+    *_, alone, beside = cells(costs.layer_by_layer({"machine": {"processor": "x", "load": 1.0}, "a": run, "b": both}))
     assert alone == ["a, 28 layers", "5,120", "2.50 GB", "3.0 GB", "1.5 min", "does not fit", "–", "–"]
     assert beside[5:] == ["5.00 GB", "0.90", "2e-12"]
 

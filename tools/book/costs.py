@@ -186,7 +186,9 @@ def layer_by_layer(found: Mapping[str, Any]) -> str:
                 "numbers apart": f"{run['apart']:.1g}" if whole else "–",
             }
         )
-    about = f"Measured: {found['machine']['processor']}, one thread; the weights of LLaMA's shape are random."
+    machine = found["machine"]
+    about = f"Measured on one thread of {machine['processor']}, at a load of {machine['load']:.1f} (above 1 other work "
+    about += "ran beside it); the weights of LLaMA's shape are random."
     return f"{about}\n\n{markdown(rows)}"
 
 

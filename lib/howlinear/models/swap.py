@@ -47,8 +47,8 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
             module = _as_module(maps[each.block], inside, each)
             if each.kind == "ffn" and is_hooked(each.input, before=True):
                 raise InputError(
-                    f"block {each.block}: a hook changes what {each.input_name} gets, and a map in the block's place "
-                    "would not get that: remove the hook first"
+                    f"block {each.block}: a hook stands before {each.input_name}, and a map in the block's place would "
+                    "not get what it hands on: remove the hook first"
                 )
             if each.kind == "ffn":
                 restore.callback(put_back, inside, each)
