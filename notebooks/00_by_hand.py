@@ -19,7 +19,7 @@
 # seen. **Time** 30 minutes to read, half a minute to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts; this notebook looks at the first model alone, which is a GPT-2
+profile = "minis"  # which models and texts; this notebook looks at the first model alone; its words are about a GPT-2
 model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows = 20_000  # tokens that the model reads, or the profile's own number if that is smaller
@@ -31,14 +31,13 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from IPython.display import HTML
-from transformers import AutoModelForCausalLM
 
 import howlinear as hl
 from howlinear.notebook.run import start
 from howlinear.plots import by_hand as plots
 
 run = start("00_by_hand", profile, model, corpus)
-name, folder = next(iter(run.models.items()))
+name = next(iter(run.models))
 print("model:", name, "· text:", run.corpora[0])
 
 # %% [markdown]
@@ -111,11 +110,11 @@ run.answer()
 #
 # ## Method: thirty lines
 #
-# Only the text comes from this project: `ids` holds token numbers, a sequence a row, and `test` says which sequences
-# are held out. The rest is torch and transformers.
+# Only the model and the text come from this project: `ids` holds token numbers, a sequence a row, and `test` says which
+# sequences are held out. The rest is torch.
 
 # %% tags=["thirty-lines"]
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+model = run.model(name)  # as AutoModelForCausalLM.from_pretrained(…, dtype=torch.float32) loads it
 text = run.corpus(run.corpora[0], model).rows(min(run.rows, most_rows), run.seq_len, run.seed)
 ids, test = text.ids, text.test
 print("sequences:", tuple(ids.shape), "of which held out:", int(test.sum()))
@@ -131,7 +130,9 @@ def listen(block):
     return hook
 
 
-hooks = [layer.mlp.register_forward_hook(listen(block)) for block, layer in enumerate(model.transformer.h)]
+ffns = [module for name, module in model.named_modules() if name.endswith("mlp")]  # so GPT-2, LLaMA and most call it
+assert ffns, f"no part of {name} is called mlp: hl.measure finds its feed-forward blocks by what they do"
+hooks = [ffn.register_forward_hook(listen(block)) for block, ffn in enumerate(ffns)]
 with torch.no_grad():
     for batch in ids.split(16):
         model(batch)
@@ -219,8 +220,9 @@ print("straightest: block", straight, "· least straight: block", bent)
 # **How to read it.** (a) The straightest block and (b) the least straight one, a thousand held-out rows each. Black
 # points are means of a tenth of the rows: where they leave the line, the cloud is bent. The spread about them is what
 # the block makes of its other inputs, for a block has no noise: the same $x$ always gives the same $y$. (c) is the
-# neuron of (b) by itself, a curve without any spread, called GELU. The orange line is fitted to the two numbers that
-# are drawn; the line measured above has all inputs and all outputs.
+# neuron of (b) by itself, a curve without any spread, called GELU. (In a gated block, as LLaMA's, the neuron has a
+# spread too, for a second sum is multiplied in.) The orange line is fitted to the two numbers that are drawn; the line
+# measured above has all inputs and all outputs.
 
 
 # %%
@@ -230,11 +232,18 @@ from howlinear.ideas import by_hand as ideas
 def seen_from_a_neuron(block):
     """The loudest neuron of a block, what goes into it and comes out, and the block's output along its direction."""
     x, y = blocks[block]
-    mlp = model.transformer.h[block].mlp
+    matrices = [module for module in ffns[block].modules() if hasattr(module, "weight")]
+    first, last = matrices[0], matrices[-1]
+    into_last = []
+    hook = last.register_forward_pre_hook(lambda module, inputs: into_last.append(inputs[0]))
     with torch.no_grad():
-        sums = mlp.c_fc(x.float()).double()  # what goes into each neuron
-        bent_sums = mlp.act(sums)  # what comes out
-        writes = mlp.c_proj.weight.double()  # for each neuron the direction that it writes along
+        sums = first(x.float()).double()  # what goes into each neuron
+        ffns[block](x.float())
+    hook.remove()
+    bent_sums = into_last[0].double()  # what comes out
+    writes = last.weight.detach().double()  # for each neuron the direction that it writes along
+    if writes.shape[0] == y.shape[1]:  # GPT-2 keeps a row for each neuron, all others a column
+        writes = writes.T
     carried = bent_sums.var(0) * writes.square().sum(1)  # the variance that each neuron adds to the output
     neuron = int(carried.argmax())
     direction = writes[neuron] / writes[neuron].norm()
@@ -460,7 +469,7 @@ if with_squares is not None:
 # into the block. What does the line make of it? The model counts in float32 and the line in float64: `.float()` turns
 # one into the other.
 #
-# Step 2: `model.transformer.h[straight].mlp.register_forward_hook(…)` sets the hook, and `.remove()` of what that
+# Step 2: `ffns[straight].register_forward_hook(…)` sets the hook, and `.remove()` of what that
 # returns takes it away.
 #
 # Step 3: take the loss twice, once with the hook and once without, both under `torch.no_grad()`. Which is to be

@@ -19,20 +19,19 @@ profile = "minis"
 
 # %%
 import torch
-from transformers import AutoModelForCausalLM
 
 import howlinear as hl
 from howlinear.notebook.run import start
 
 run = start("00_by_hand", profile)
-name, folder = next(iter(run.models.items()))
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+name = next(iter(run.models))
+model = run.model(name)
 corpus = run.corpus(run.corpora[0], model)
 row_count = min(run.rows, 20_000)
 text = corpus.rows(row_count, run.seq_len, run.seed)
 held_out = text.test.repeat_interleave(run.seq_len)
-layers = model.transformer.h
-seen = {block: [] for block in range(len(layers))}
+ffns = [module for name, module in model.named_modules() if name.endswith("mlp")]
+seen = {block: [] for block in range(len(ffns))}
 
 
 def listen(block):
@@ -61,8 +60,8 @@ def r_squared(line, x, y):
 
 
 hooks = []
-for block, layer in enumerate(layers):
-    hook = layer.mlp.register_forward_hook(listen(block))
+for block, ffn in enumerate(ffns):
+    hook = ffn.register_forward_hook(listen(block))
     hooks.append(hook)
 with torch.no_grad():
     for batch in text.ids.split(16):
@@ -133,7 +132,7 @@ losses = {}
 with torch.no_grad():
     without = model(few, labels=few).loss
     for block in (straight, bent):
-        handle = layers[block].mlp.register_forward_hook(in_its_place(block))
+        handle = ffns[block].register_forward_hook(in_its_place(block))
         with_line = model(few, labels=few).loss
         handle.remove()
         losses[block] = float(with_line - without)

@@ -187,7 +187,7 @@ def test_called_again_it_does_nothing_anew(page, model, text):
     assert again == page
     assert page.stat().st_mtime_ns > before
     assert times == {path: path.stat().st_mtime_ns for path in executed.glob("*.ipynb")}
-    assert made.keys() == set((page.parent / "notebooks").glob("*.ipynb"))
+    assert made.keys() <= set((page.parent / "notebooks").glob("*.ipynb"))  # and what was run beside it since
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
 """What the pictures of notebook 00 are drawn from: a cloud of rows with its line, and a toy neuron.
 
-The method itself is not here: it stands in the notebook, in thirty lines of torch and transformers.
+The method itself is not here: it stands in the notebook, in thirty lines of torch.
 """
 
 from __future__ import annotations
