@@ -88,6 +88,29 @@ def test_only_what_runs_is_in_memory(tmp_path):
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox"])
+def test_of_the_embedding_and_of_a_head_that_takes_much_there_are_a_few_rows_at_a_time(name, tmp_path, monkeypatch):
+    folder, given = saved(name, tmp_path), inputs(name)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["pad_token_id"] = config["vocab_size"] - 1  # a row that no text may need
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = hl.measure(folder, given, layerwise=False)
+    memory = psutil.virtual_memory()._replace(available=1_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(shards, "CHUNK", 2_048)
+    whole = []
+    read = shards.Shards.read
+    monkeypatch.setattr(shards.Shards, "read", lambda self, *args: whole.append(args[0]) or read(self, *args))
+    model = load_on_disk(folder)
+    found = hl.measure(model, given, layerwise=True)
+    assert_same(found, expected)
+    large = [f"{name}.weight" for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)]
+    words = next(name for name in large if "position" not in name and "wpe" not in name)
+    assert whole
+    assert not {words, "lm_head.weight", "embed_out.weight"} & set(whole)
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
 def end_at(layer, monkeypatch):
     """Let every measurement end as it comes to a layer; returns the layers that are begun."""
     begun = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -146,10 +147,12 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
     r2_train = score(train_rows)
     interval, limit = None, None
     if len(train_folds) > 1 and len(test_folds) > 1:
-        refitted = []
-        for refit, others in refits(train_folds, inputs):
+
+        def scores(refit: AffineMap, others: Moments) -> tuple[float, float]:
             score_refit = PooledR2(refit)
-            refitted.append((score_refit(test_rows), score_refit(others)))
+            return score_refit(test_rows), score_refit(others)
+
+        refitted = list(starmap(scores, refits(train_folds, inputs)))
         rescored = [score(others) for others in left_out(test_folds)]
         interval, limit = r2_intervals(r2_test, r2_train, refitted, rescored, confidence)
     per_feature = r2_per_feature(affine, test_rows)
@@ -365,15 +368,19 @@ def refits(train: Sequence[Moments], inputs: Spectrum) -> Iterator[tuple[AffineM
     basis = inputs.scale[:, None] * inputs.vectors / inputs.values.sqrt()
     for moments in left_out(train):
         check_rows(moments)
-        # Bᵀ Sxx B = L Lᵀ, in a tenth of the time that eigenvalues take
-        lower, failed = torch.linalg.cholesky_ex(basis.T @ moments.sxx @ basis)
-        if failed or lower.diagonal().square().min() < SHARED:
-            refit = decompose(moments).solution(moments)
-        else:
-            # A = L⁻¹ Bᵀ, and W = Aᵀ A Sxy, since Aᵀ A = Sxx⁺
-            whitened = torch.linalg.solve_triangular(lower, basis.T, upper=False)
-            refit = _with_bias(whitened.T @ (whitened @ moments.sxy), moments)
-        yield refit, moments
+        yield _refitted(moments, basis), moments
+        del moments  # which take as much as the next ones
+
+
+def _refitted(moments: Moments, basis: Float[Tensor, "d_in rank"]) -> AffineMap:
+    """The map of most of the rows, in coordinates in which all of them together have the identity for Sxx."""
+    # Bᵀ Sxx B = L Lᵀ, in a tenth of the time that eigenvalues take
+    lower, failed = torch.linalg.cholesky_ex(basis.T @ moments.sxx @ basis)
+    if failed or lower.diagonal().square().min() < SHARED:
+        return decompose(moments).solution(moments)
+    # A = L⁻¹ Bᵀ, and W = Aᵀ A Sxy, since Aᵀ A = Sxx⁺
+    whitened = torch.linalg.solve_triangular(lower, basis.T, upper=False)
+    return _with_bias(whitened.T @ (whitened @ moments.sxy), moments)
 
 
 # --- The score: R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F

@@ -12,11 +12,12 @@ passes: each must run once, in turn, on the very tensor that the one before retu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -26,7 +27,7 @@ from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import prefix_of
 from howlinear.models.forward import Inputs, logits, trunk, uncompiled
 from howlinear.models.layers import forwards_replaced, stack_of
-from howlinear.models.shards import read
+from howlinear.models.shards import chunks, is_on_disk, read, read_rows
 
 
 class InseparableError(InputError):
@@ -64,9 +65,11 @@ class Layerwise:
         self._besides: list[list[Besides]] = []  # of each batch, of each layer
         self._form: Callable[[Tensor], Any] | None = None  # a stream → what holds it when a layer returns it
         body = [name for name in self._names_beside() if name.startswith(prefix_of(model))]
-        with read(model, [*body, *self._names_of(0)]):
+        embedding = self._of_one_matrix(model.get_input_embeddings(), nn.Embedding)
+        with read(model, [*(name for name in body if name not in embedding), *self._names_of(0)]):
+            looks_up = {part: self._looked_up(name, part) for name, part in embedding.items()}
             for batch in batches:
-                self._enter(batch)
+                self._enter(batch, looks_up)
 
     @torch.no_grad()
     def advance(self, begin: Callable[[int], None] = lambda _: None) -> None:
@@ -105,17 +108,57 @@ class Layerwise:
             A function of inputs and of their stream behind the last layer, which returns the model's logits.
         """
         embedding = self.model.get_input_embeddings()
-        path = next(name for name, part in self.model.named_modules() if part is embedding)
+        path = self._path_of(embedding)
+        head = self._of_one_matrix(self.model.get_output_embeddings(), nn.Linear)
+        head = {name: part for name, part in head.items() if _is_large(part.weight)}
+        in_parts = {part: self._multiplied(name, part.forward) for name, part in head.items()}
 
         def predict(inputs: Inputs, stream: Tensor) -> Tensor:
-            forwards = dict.fromkeys(self.layers, lambda *_, **__: self._form(stream))
+            forwards = in_parts | dict.fromkeys(self.layers, lambda *_, **__: self._form(stream))
             # An embedding is the largest of a model's parts, and nothing that it returns goes any farther.
             forwards[embedding] = lambda ids, *_, **__: stream.new_zeros(*ids.shape, embedding.weight.shape[-1])
             with forwards_replaced(forwards):
                 return logits(self.model, inputs)
 
-        with read(self.model, [name for name in self._names_beside() if name != f"{path}.weight"]):
+        with read(self.model, [name for name in self._names_beside() if name not in {f"{path}.weight", *head}]):
             yield predict
+
+    def _path_of(self, module: nn.Module) -> str:
+        return next(name for name, part in self.model.named_modules() if part is module)
+
+    def _of_one_matrix(self, module: nn.Module | None, kind: type[nn.Module]) -> dict[str, nn.Module]:
+        """The name of a module's matrix → the module, if the matrix is on disk and is all that the module has."""
+        is_known = is_on_disk(self.model) and isinstance(module, kind)
+        if is_known and [name for name, _ in module.named_parameters()] == ["weight"] and module.weight.is_meta:
+            return {f"{self._path_of(module)}.weight": module}
+        return {}
+
+    def _looked_up(self, name: str, embedding: nn.Embedding) -> Callable:
+        """An embedding's forward; of its rows there are only those of the tokens that are looked up."""
+        forward, padding = embedding.forward, embedding.padding_idx
+
+        def look_up(ids: Tensor, *args: Any, **named: Any) -> Tensor:
+            used, places = ids.unique(return_inverse=True)
+            embedding.padding_idx = None  # it numbers rows of the whole, and matters to gradients alone
+            try:
+                with read_rows(self.model, name, used.tolist()):
+                    return forward(places, *args, **named)
+            finally:
+                embedding.padding_idx = padding
+
+        return look_up
+
+    def _multiplied(self, name: str, forward: Callable) -> Callable:
+        """A head's forward, one part of the vocabulary after the other."""
+
+        def multiply(hidden: Tensor) -> Tensor:
+            parts = []
+            for rows in chunks(self.model.get_parameter(name)):
+                with read_rows(self.model, name, rows):
+                    parts.append(forward(hidden))
+            return torch.cat(parts, dim=-1)
+
+        return multiply
 
     def _names_of(self, number: int) -> list[str]:
         """The names of a layer's weights."""
@@ -125,8 +168,13 @@ class Layerwise:
         """The names of the weights outside of the layers."""
         return [name for name in self.model.state_dict() if not name.startswith(f"{self.stack}.")]
 
-    def _enter(self, batch: Inputs) -> None:
-        """Note what enters the first layer, and what every layer gets besides, in a pass in which none computes."""
+    def _enter(self, batch: Inputs, others: Mapping[nn.Module, Callable]) -> None:
+        """Note what enters the first layer, and what every layer gets besides, in a pass in which none computes.
+
+        Args:
+            batch: what the model reads.
+            others: modules outside of the layers → what they compute in this pass.
+        """
         besides: list[Besides] = []
         handed_on: list[Tensor] = []
 
@@ -142,7 +190,7 @@ class Layerwise:
             return self._form(stream)
 
         forwards = {layer: partial(hand_on, number, layer.forward) for number, layer in enumerate(self.layers)}
-        with forwards_replaced(forwards):
+        with forwards_replaced(forwards | others):
             trunk(self.model, batch)
         if len(besides) != len(self.layers):
             raise InseparableError(f"a pass runs {len(besides)} of its {len(self.layers)} layers")
@@ -164,6 +212,12 @@ class Layerwise:
             raise InseparableError(f"something is computed between layers {number - 1} and {number}")
         if any(other is args[0] for other in (*args[1:], *named.values())):
             raise InseparableError(f"layer {number} gets the stream more than once")
+
+
+def _is_large(weight: Tensor) -> bool:
+    """Whether a matrix leaves little room beside it: then it is read in parts, and anew for every batch."""
+    takes = weight.numel() * weight.element_size()
+    return 2 * takes > psutil.virtual_memory().available
 
 
 Besides = tuple[tuple, dict[str, Any]]

@@ -7,7 +7,7 @@ and `read` brings some of them for as long as they are needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,20 +85,42 @@ class Shards:
         """
         key = self._key[name]
         file = self._file[key]
-        with loading(self.source):
-            with safe_open(file, framework="pt") as shard:
-                saved = shard.get_slice(key)
-                shape = tuple(saved.get_shape())
-                if shape != tuple(like.shape):
-                    raise SourceError(f"{key} in {file} has shape {shape}, and the model's has {tuple(like.shape)}")
-                if not shape:
-                    return shard.get_tensor(key).to(self.device, like.dtype)
-            whole = torch.empty(shape, dtype=like.dtype, device=self.device)
-            rows = max(1, CHUNK // max(1, like.element_size() * math.prod(shape[1:])))
-            for start in range(0, shape[0], rows):
-                with safe_open(file, framework="pt") as shard:
-                    whole[start : start + rows] = shard.get_slice(key)[start : start + rows].to(self.device)
+        with loading(self.source), safe_open(file, framework="pt") as shard:
+            shape = tuple(shard.get_slice(key).get_shape())
+            if shape != tuple(like.shape):
+                raise SourceError(f"{key} in {file} has shape {shape}, and the model's has {tuple(like.shape)}")
+            if not shape:
+                return shard.get_tensor(key).to(self.device, like.dtype)
+        whole = torch.empty(shape, dtype=like.dtype, device=self.device)
+        for chunk in chunks(like):
+            whole[chunk.start : chunk.stop] = self.read_rows(name, chunk, like)
         return whole
+
+    def read_rows(self, name: str, rows: Sequence[int], like: Tensor) -> Tensor:
+        """Some rows of a weight, in their order.
+
+        Args:
+            name: in the model.
+            rows: their numbers, ascending.
+            like: of the precision that they are to have, and of the weight's shape.
+
+        Raises:
+            SourceError: the file is damaged or gone.
+        """
+        numbers = torch.as_tensor(rows)
+        breaks = torch.nonzero(numbers.diff() != 1).flatten() + 1
+        key = self._key[name]
+        with loading(self.source), safe_open(self._file[key], framework="pt") as shard:
+            saved = shard.get_slice(key)
+            runs = [saved[int(run[0]) : int(run[-1]) + 1].to(like.dtype) for run in numbers.tensor_split(breaks)]
+        return torch.cat(runs).to(self.device)
+
+
+def chunks(like: Tensor) -> Iterator[range]:
+    """The rows of a weight in parts of equal size (`CHUNK`)."""
+    rows = max(1, CHUNK // max(1, like.element_size() * math.prod(like.shape[1:])))
+    for start in range(0, len(like), rows):
+        yield range(start, min(start + rows, len(like)))
 
 
 def _files_of(source: str, revision: str) -> list[Path]:
@@ -145,3 +167,25 @@ def read(model: PreTrainedModel, names: Iterable[str]) -> Iterator[None]:
         for name, rests in resting.items():
             path, _, leaf = name.rpartition(".")
             model.get_submodule(path).load_state_dict({leaf: rests}, strict=False, assign=True)
+
+
+@contextmanager
+def read_rows(model: PreTrainedModel, name: str, rows: Sequence[int]) -> Iterator[None]:
+    """While it lasts, a weight of a model on disk has some of its rows and no others.
+
+    Args:
+        model: the model.
+        name: of the weight, as in its state dict.
+        rows: their numbers, ascending.
+
+    Raises:
+        SourceError: the file is damaged, or gone.
+    """
+    path, _, leaf = name.rpartition(".")
+    part = model.get_submodule(path)
+    rests = getattr(part, leaf)
+    try:
+        setattr(part, leaf, nn.Parameter(model.howlinear_shards.read_rows(name, rows, rests), requires_grad=False))
+        yield
+    finally:
+        setattr(part, leaf, rests)
