@@ -112,8 +112,8 @@ class Shards:
         key = self._key[name]
         with loading(self.source), safe_open(self._file[key], framework="pt") as shard:
             saved = shard.get_slice(key)
-            runs = [saved[int(run[0]) : int(run[-1]) + 1].to(like.dtype) for run in numbers.tensor_split(breaks)]
-        return torch.cat(runs).to(self.device)
+            runs = [saved[int(run[0]) : int(run[-1]) + 1] for run in numbers.tensor_split(breaks)]
+            return torch.cat(runs).to(self.device).to(like.dtype)  # widened where it is to be
 
 
 def chunks(like: Tensor) -> Iterator[range]:
