@@ -345,6 +345,7 @@ def is_causal(model: PreTrainedModel) -> bool:
     told = getattr(decoder, "is_causal", True) is False
     told |= getattr(decoder, "use_bidirectional_attention", False) in (True, "all")
     told |= config.model_type == "bert-generation" and not config.is_decoder
+    told |= config.model_type in ("cpmant", "xlnet")  # a prompt sees all; a place predicts its own token
     return model.can_generate() and not (reads_on or told)
 
 
