@@ -92,6 +92,12 @@ def is_hooked(module: nn.Module, before: bool = False) -> bool:
     return not owners <= LIBRARIES
 
 
+def is_written_over(module: nn.Module) -> bool:
+    """Whether a person has put a forward of its own on a module; no library, as accelerate or `torch.compile`."""
+    forward = vars(module).get("forward")
+    return forward is not None and not (hasattr(forward, "_torchdynamo_orig_callable") or hasattr(module, "_hf_hook"))
+
+
 def check_count(name: str, given: Any, least: int = 1) -> int:
     """A count as Python has it, which torch takes; numpy's are counts too.
 
