@@ -14,6 +14,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
 )
 from transformers.models.llama.modeling_llama import LlamaMLP
 
@@ -163,3 +165,13 @@ def test_a_class_that_the_config_does_not_name_is_not_saved_as_the_one_it_names(
             hl.save(model, tmp_path / str(number))
         with pytest.raises(InputError, match="would not compute the same"):
             hl.to_decilm(model)
+
+
+def test_a_mixture_that_is_told_to_give_its_routers_scores_is_swapped_as_any():
+    costs = []
+    for told in (False, True):
+        torch.manual_seed(0)
+        experts = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4}
+        model = MixtralForCausalLM(MixtralConfig(**SIZES, **experts, output_router_logits=told)).eval()
+        costs.append([cost.delta for cost in hl.measure(model, IDS, swap=True).costs.values()])
+    assert costs[0] == costs[1]

@@ -13,6 +13,7 @@ from transformers import (
     DINOv3ViTConfig,
     DINOv3ViTModel,
     LlamaConfig,
+    LlamaForCausalLM,
     LlamaModel,
     LongformerConfig,
     LongformerModel,
@@ -25,7 +26,7 @@ from transformers import (
     XLNetConfig,
     XLNetLMHeadModel,
 )
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 import howlinear as hl
 from howlinear.errors import InputError
@@ -142,7 +143,7 @@ class Looping(LlamaModel):
         positions = self.rotary_emb(stream, torch.arange(stream.shape[1])[None])
         for layer in [*self.layers, *self.layers]:
             stream = layer(stream, position_embeddings=positions, attention_mask=None)
-        return BaseModelOutput(last_hidden_state=stream)
+        return BaseModelOutputWithPast(last_hidden_state=stream)
 
 
 @pytest.mark.parametrize("blocks", [[0], [1], None])
@@ -153,6 +154,14 @@ def test_a_layer_that_runs_again_is_not_measured_at_its_first_run(blocks):
     for call in (lambda: hl.measure(model, IDS, blocks=blocks), lambda: hl.token_errors(model, maps, IDS)):
         with pytest.raises(InputError, match="more than once in a pass"):
             call()
+
+
+def test_a_model_whose_layers_run_again_is_not_made_smaller():
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=100, **SMALL, bos_token_id=1, eos_token_id=2))
+    model.model = Looping(model.config)
+    for made in ({"max_parameters": 0.9}, {"max_dppl": 30.0}):
+        with pytest.raises(InputError, match="more than once in a pass"):
+            (hl.compress_to if "max_dppl" in made else hl.compress)(model.eval(), IDS.repeat(4, 1), **made)
 
 
 def test_what_sees_the_future_or_predicts_its_own_place_has_no_perplexity():

@@ -101,12 +101,15 @@ def _layer_behind(model: PreTrainedModel, site: Site) -> Module | None:
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:
     """A model's predictions of each next token.
 
+    A mixture of experts adds no loss of its router's, which is not there where a map stands.
+
     Args:
         model: a model with a head.
         inputs: token ids, shape (n, seq_len), or keywords.
     """
+    adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
     with uncompiled():
-        return model(**_keywords(model, inputs)).logits
+        return model(**_keywords(model, inputs), **({"output_router_logits": False} if adds_loss else {})).logits
 
 
 def _keywords(model: PreTrainedModel, inputs: Inputs) -> Mapping[str, Any]:
