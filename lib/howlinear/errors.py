@@ -9,6 +9,10 @@ class InputError(HowlinearError, ValueError):
     """A value that cannot be measured: rows, blocks, shapes, text, options."""
 
 
+class ConstantError(InputError):
+    """Outputs that do not vary, so that there is nothing to explain and R² is undefined."""
+
+
 class SourceError(HowlinearError, OSError):
     """A model, corpus or file that cannot be read or written."""
 

@@ -461,3 +461,21 @@ def test_about_one_scalar_it_is_the_papers_r2_of_rows():
 )
 def test_the_lower_of_two_middle_values_by_hand(values, expected):
     assert lower_median(torch.tensor(values, dtype=torch.float64)) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", ["X", "Y"])
+def test_an_offset_that_hides_a_feature_is_refused_and_a_constant_one_is_not(name):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 3, generator=generator).double()
+    y = x @ torch.randn(3, 2, generator=generator).double()
+
+    def sides(offset, spread=1.0):
+        moved = {"X": x.clone(), "Y": y.clone()}
+        moved[name][:, 1] = spread * moved[name][:, 1] + offset
+        return [moved[side][rows] for rows in (slice(300), slice(300, None)) for side in ("X", "Y")]
+
+    assert ceiling(*sides(1e11)).r2 == pytest.approx(1, abs=1e-6)
+    for offset in (1e13, 1e16):
+        with pytest.raises(InputError, match=f"feature 1 of {name}"):
+            ceiling(*sides(offset))
+    assert ceiling(*sides(1e16, spread=0.0)).r2 < 1.1

@@ -5,12 +5,16 @@ from html import escape
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from conftest import BLOCKS, WIDTH
 from helpers.nearly import assert_same_profile
 from helpers.reference import held_out_r2
+from howlinear.app import page
+from howlinear.app.console import profile_columns
+from howlinear.app.measurement import Measurement
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.core.token_split import split
@@ -18,7 +22,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
-from howlinear.instrument.profile import Profile, Solved, profile_of
+from howlinear.instrument.profile import Profile, Solved, compare, profile_of
 from howlinear.instrument.profile_files import load_profile
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
@@ -115,11 +119,34 @@ def test_too_few_rows_name_the_block(gpt2, ids):
         measure(gpt2, ids[:8, :4])
 
 
-def test_a_constant_block_is_named(gpt2, rows):
-    with swap(gpt2, {2: lambda x: torch.full_like(x, 0.1)}), pytest.raises(
-        InputError, match="block 2: the outputs are constant over 192 rows"
-    ):  # fmt: skip
-        measure(gpt2, rows)
+def test_a_block_that_writes_a_constant_leaves_the_others_measured(gpt2, rows, tmp_path):
+    def constant(x):
+        return torch.full_like(x, 0.1)
+
+    with swap(gpt2, {2: constant}):
+        profile = measure(gpt2, rows, swap=True, tokens=True)
+        whole = [profile, measure(gpt2, rows, layerwise=True), measure(gpt2, rows, tolerance=0.9)]
+    for found in whole:
+        assert [block for block in found if math.isnan(found[block].r2)] == [2]
+        assert "block 2 is constant" in found.outlook
+        assert found[0].r2 == pytest.approx(measure(gpt2, rows)[0].r2, abs=1e-9)
+    x = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(profile[2].map(x), constant(x))  # the map is what the block writes
+    for file in ("profile.json", "profile.safetensors"):
+        profile.save(tmp_path / file)
+        read = load_profile(tmp_path / file)
+        assert [block for block in read if math.isnan(read[block].r2)] == [2]
+        pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame(), check_dtype=False)
+    table = compare(profile, profile)
+    assert table["difference"].isna().tolist() == [False, False, True]
+    measured = Measurement("gpt2", profile, swap=True)
+    cells = " ".join(cell for column in profile_columns(measured) for cell in column.cells)
+    pages = (profile.to_markdown(), profile._repr_html_(), cells, page.render(measured).partition("<table")[2])
+    assert all("–" in text and "nan" not in text for text in pages)
+    assert "nan" not in repr(profile)
+    profile.plot()
+    with swap(gpt2, {2: constant}), pytest.raises(InputError, match="block 2: the outputs are constant over 192 rows"):
+        measure(gpt2, rows, blocks=[2])
 
 
 def test_too_little_text_is_refused(gpt2, toy):

@@ -14,7 +14,10 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
 )
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 import howlinear as hl
 from howlinear.errors import InputError
@@ -120,3 +123,55 @@ def test_what_transformers_does_not_save_is_one_line(tmp_path):
         hl.save(model, tmp_path / "model")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("path", ["", "model", "model.layers.0"])
+def test_a_copy_of_a_model_does_not_run_the_parts_of_the_one_that_it_is_of(path):
+    model = llama()
+    maps = {block: found.map for block, found in hl.measure(model, IDS).items()}
+    part = model.get_submodule(path)
+    own = type(part).forward
+    part.forward = lambda *args, **named: own(part, *args, **named)
+    for call in (lambda: hl.replace(model, maps), lambda: hl.compress(model, IDS, max_parameters=0.95)):
+        with pytest.raises(InputError):
+            call()
+    part.forward = own.__get__(part)  # a method bound to its module is copied with it
+    with hl.swap(model, maps):
+        swapped = hl.perplexity(model, IDS)
+    assert hl.perplexity(hl.replace(model, maps), IDS) == pytest.approx(swapped, rel=1e-6)
+
+
+class Sharper(LlamaForCausalLM):
+    """A LLaMA whose predictions are surer."""
+
+    def forward(self, *args, **named):
+        output = super().forward(*args, **named)
+        output.logits = 30 * output.logits
+        return output
+
+
+class Halved(LlamaMLP):
+    """A feed-forward block that writes half."""
+
+    def forward(self, x):
+        return 0.5 * super().forward(x)
+
+
+def test_a_class_that_the_config_does_not_name_is_not_saved_as_the_one_it_names(tmp_path):
+    halved = llama()
+    halved.model.layers[0].mlp = Halved(halved.config)
+    for number, model in enumerate((Sharper(llama().config).eval(), halved)):
+        with pytest.raises(InputError, match="would not compute the same"):
+            hl.save(model, tmp_path / str(number))
+        with pytest.raises(InputError, match="would not compute the same"):
+            hl.to_decilm(model)
+
+
+def test_a_mixture_that_is_told_to_give_its_routers_scores_is_swapped_as_any():
+    costs = []
+    for told in (False, True):
+        torch.manual_seed(0)
+        experts = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4}
+        model = MixtralForCausalLM(MixtralConfig(**SIZES, **experts, output_router_logits=told)).eval()
+        costs.append([cost.delta for cost in hl.measure(model, IDS, swap=True).costs.values()])
+    assert costs[0] == costs[1]

@@ -8,7 +8,7 @@ import gguf
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, dynamic_module_utils
+from transformers import AutoModelForCausalLM, LlamaForSequenceClassification, dynamic_module_utils
 
 import howlinear as hl
 from conftest import BLOCKS, VOCABULARY, WIDTH, logits, tiny
@@ -178,3 +178,51 @@ def test_what_the_form_has_no_words_for_is_refused(gpt2, llama):
     llama.config.hidden_act = "gelu"
     with pytest.raises(InputError, match="here are 'gelu' and 1 heads of 32 in 32"):
         hl.to_decilm(llama)
+
+
+class Wrapped(nn.Module):
+    """Passes what it is asked for on to a module inside, as those that count or shard do."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._modules["inner"], name)
+
+    def forward(self, *args, **named):
+        return self.inner(*args, **named)
+
+
+@pytest.mark.parametrize("path", ["layers.0", "layers.0.mlp", "layers.0.mlp.up_proj", "every layer"])
+def test_layers_that_are_wrapped_are_refused(llama, ids, path):
+    for name in [f"layers.{block}" for block in range(BLOCKS)] if path == "every layer" else [path]:
+        llama.model.set_submodule(name, Wrapped(llama.model.get_submodule(name)))
+    with pytest.raises(InputError):
+        hl.to_decilm(llama)
+    if "mlp" in path:
+        with pytest.raises(InputError, match="block 0"):
+            hl.compress(llama, ids, max_parameters=0.9)
+
+
+def test_a_forward_that_was_written_over_is_not_made_smaller_by_its_weights(llama, ids):
+    mlp = llama.model.layers[0].mlp
+    mlp.forward = lambda x: 0.5 * mlp.down_proj(mlp.up_proj(x).relu())
+    for call in (lambda: hl.compress(llama, ids, max_parameters=0.9), lambda: hl.to_decilm(llama)):
+        with pytest.raises(InputError, match=r"model\.layers\.0\.mlp has a forward of its own"):
+            call()
+
+
+def test_the_form_has_neither_hooks_nor_other_heads(llama, ids):
+    before = logits(llama, ids)
+    hook = llama.model.layers[0].register_forward_hook(lambda _, args, output: 0.5 * output)
+    assert not torch.equal(logits(llama, ids), before)
+    with pytest.raises(InputError, match="has a hook"):
+        hl.to_decilm(llama)
+    hook.remove()
+    torch.testing.assert_close(logits(hl.to_decilm(llama), ids), before, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match=r"no place for score\.weight"):
+        hl.to_decilm(LlamaForSequenceClassification(llama.config))

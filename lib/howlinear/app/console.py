@@ -13,6 +13,7 @@ from rich.table import Table
 
 from howlinear.app.measurement import Measurement
 from howlinear.core import profile_statistics
+from howlinear.core.ceilings import Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
@@ -95,7 +96,7 @@ def profile_columns(measurement: Measurement) -> list[Column]:
     rows = list(profile.to_frame().itertuples())
     columns = [
         Column("block", [str(row.block) for row in rows], worth=100),
-        Column("R²_lin", [f"{row.r2:.3f}" for row in rows], worth=99),
+        Column("R²_lin", [r2_cell(row.r2) for row in rows], worth=99),
         Column("", ["█" * round(BAR * max(0.0, row.r2)) for row in rows], worth=30, justify="left"),
     ]
     if measurement.untrained is not None:
@@ -103,10 +104,10 @@ def profile_columns(measurement: Measurement) -> list[Column]:
     if any(row.massive_rows for row in rows):
         columns += [
             Column("massive\nrows", [f"{row.massive_rows:,}" if row.massive_rows else "" for row in rows], worth=90),
-            Column("R² of\nothers", [f"{row.r2_ordinary:.3f}" if row.massive_rows else "" for row in rows], worth=91),
+            Column("R² of\nothers", [r2_cell(row.r2_ordinary) if row.massive_rows else "" for row in rows], worth=91),
         ]
-    if all(block.interval is not None for block in profile.values()):
-        columns.append(Column("95 % interval", [f"{row.r2_low:.3f} – {row.r2_high:.3f}" for row in rows], worth=98))
+    if all(block.interval is not None for block in profile.told.values()):
+        columns.append(Column("95 % interval", [_interval_cell(block) for block in profile.values()], worth=98))
     if costs is not None:
         changes = [costs[row.block] for row in rows]
         columns += [
@@ -120,16 +121,30 @@ def profile_columns(measurement: Measurement) -> list[Column]:
             Column("R²\nwithin", [_number(row.r2_within) for row in rows], worth=92),
         ]
     columns += [
-        Column("median\nR²", [f"{row.r2_median:.3f}" for row in rows], worth=60),
-        Column("eff.\nrank", [f"{row.effective_rank:.1f}" for row in rows], worth=50),
+        Column("median\nR²", [r2_cell(row.r2_median) for row in rows], worth=60),
+        Column(
+            "eff.\nrank",
+            ["–" if np.isnan(row.effective_rank) else f"{row.effective_rank:.1f}" for row in rows],
+            worth=50,
+        ),
         Column("cond.\nnumber", [_condition(row.condition) for row in rows], worth=40),
-        Column("in\nsample", [f"{row.r2_train:.3f}" for row in rows], worth=20),
+        Column("in\nsample", [r2_cell(row.r2_train) for row in rows], worth=20),
     ]
     limits = [block.limit for block in profile.values()]
     if any(limit is not None for limit in limits):
         cells = ["" if limit is None else f"{limit.value:.3f}" for limit in limits]
         columns.append(Column("more\nrows", cells, worth=10))
     return columns
+
+
+def r2_cell(value: float) -> str:
+    """R² to three places; a dash where it is undefined."""
+    return "–" if np.isnan(value) else f"{value:.3f}"
+
+
+def _interval_cell(block: Ceiling) -> str:
+    """The interval of R²_lin; a dash where there is none."""
+    return "–" if block.interval is None else f"{block.r2_low:.3f} – {block.r2_high:.3f}"
 
 
 def _number(value: float) -> str:
@@ -221,8 +236,8 @@ def comparison_columns(compared: Comparison) -> list[Column]:
     columns = [Column("block", [str(block) for block in blocks], worth=100)]
     for letter, profile, worth in (("A", compared.first, 99), ("B", compared.second, 98)):
         there = [profile.get(block) for block in blocks]
-        values = ["" if found is None else f"{found.r2:.3f}" for found in there]
-        intervals = ["" if found is None else f"{found.r2_low:.3f} – {found.r2_high:.3f}" for found in there]
+        values = ["" if found is None else r2_cell(found.r2) for found in there]
+        intervals = ["" if found is None else _interval_cell(found) for found in there]
         columns.append(Column(f"R²_lin\n{letter}", values, worth))
         columns.append(Column(f"95 % interval\n{letter}", intervals, worth - 40))
         if profile.costs is not None:

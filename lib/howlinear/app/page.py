@@ -76,21 +76,22 @@ def render_page(template: str, draw: Callable[[], Figure], *sections: Section, *
         HTML with figure and style in it; whatever it is given is shown as text.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell or 0))))
+    environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell.strip("–") or 0))))
     environment.filters["cells"] = lambda columns: zip(*(column.cells for column in columns), strict=True)
     return environment.get_template(template).render(figure=_svg_of(draw), sections=sections, **more)
 
 
 def thoughts(profile: Profile) -> list[str]:
     """What to think of a measurement, a sentence each: its span, its dearest block, and what R²_lin does not tell."""
-    r2 = {block: found.r2 for block, found in profile.items()}
+    r2 = {block: found.r2 for block, found in profile.told.items()}
     least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
     sentences = []
     if len(r2) == 1:
         sentences.append(f"R²_lin of block {least} is {r2[least]:.3f}; no other block was measured.")
     else:
         sentences.append(f"R²_lin goes from {r2[least]:.3f} (block {least}) to {r2[most]:.3f} (block {most}).")
-    if costs := profile.costs:
+    costs = {block: cost for block, cost in (profile.costs or {}).items() if block in r2}
+    if costs:
         dearest = max(costs, key=lambda block: costs[block].delta)
         cost = costs[dearest]
         more_linear = sum(value > r2[dearest] for value in r2.values())
@@ -117,8 +118,8 @@ def _massive_rows_sentence(profile: Profile) -> str:
 
 def _ranking_clause(profile: Profile) -> str:
     """How R²_lin and the costs of swaps go together here, or how to find out."""
-    costs = profile.costs
-    if not costs:
+    costs = {block: cost for block, cost in (profile.costs or {}).items() if block in profile.told}
+    if not profile.costs:
         return "; --swap measures the costs" if profile.perplexity is not None else ""
     r2 = [profile[block].r2 for block in costs]
     try:

@@ -20,7 +20,7 @@ from torch import Tensor
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
 from howlinear.core.moments import FLOAT32, Folds, Moments, on_cpu
-from howlinear.errors import InputError
+from howlinear.errors import ConstantError, InputError
 
 NULL = 1e-12
 """Eigenvalues of the input correlation below NULL × the largest are null directions: float32 rows cannot
@@ -58,7 +58,7 @@ class Ceiling:
     """What the exact least-squares affine map explains on held-out rows.
 
     Attributes:
-        r2: R²_lin, pooled over features.
+        r2: R²_lin, pooled over features; NaN of a block among others whose outputs are constant.
         r2_train: R² of the map on the rows it was fitted on. On n rows of rank d with normal noise the residual is too
             small by the factor 1 − d / n here and too large by about 1 + d / n on other rows (Stein 1960, "Multiple
             regression"), so on average the R² of infinitely many rows lies halfway between `r2_train` and `r2`; with
@@ -172,6 +172,36 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
     )
 
 
+def ceiling_if_told(train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE) -> Ceiling:
+    """The `ceiling` of one block among others: where its outputs are constant, its map and rank, and every R² NaN.
+
+    Args:
+        train: moments per document fold.
+        test: the same of the held-out rows.
+        confidence: as of `ceiling`.
+
+    Raises:
+        InputError: as `ceiling`, but for constant outputs.
+    """
+    try:
+        return ceiling(train, test, confidence=confidence)
+    except ConstantError:
+        rows, held_out = Moments.total(train), Moments.total(test)
+        inputs = decompose(rows)
+        return Ceiling(
+            **dict.fromkeys(("r2", "r2_train", "r2_median"), float("nan")),
+            interval=None,
+            limit=None,
+            r2_per_feature=torch.full_like(rows.mean_y, torch.nan),
+            map=inputs.solution(rows),
+            inputs=rows.d_in,
+            rank=inputs.rank,
+            condition=inputs.condition,
+            rows_train=rows.n,
+            rows_test=held_out.n,
+        )
+
+
 def moments_of(x: Any, y: Any) -> Moments:
     """Moments of rows that are at hand, as arrays, tensors or lists.
 
@@ -180,7 +210,8 @@ def moments_of(x: Any, y: Any) -> Moments:
         y: outputs, shape (n, d_out), or (n,) for one.
 
     Raises:
-        InputError: they are no numbers, of other shapes, of different lengths, or not finite.
+        InputError: they are no numbers, of other shapes, of different lengths, or not finite, or an offset hides what
+            varies.
     """
     rows = []
     for name, given in (("X", x), ("Y", y)):
@@ -195,7 +226,25 @@ def moments_of(x: Any, y: Any) -> Moments:
         rows.append(tensor if tensor.is_floating_point() else tensor.double())
     if len(rows[0]) != len(rows[1]):
         raise InputError(f"{len(rows[0])} rows of X and {len(rows[1])} of Y: a row of each belongs together")
-    return Moments(rows[0].shape[1], rows[1].shape[1]).update(*rows)
+    moments = Moments(rows[0].shape[1], rows[1].shape[1]).update(*rows)
+    _check_offset("X", rows[0], moments.sxx.diagonal(), moments.mean_x)
+    _check_offset("Y", rows[1], moments.syy, moments.mean_y)
+    return moments
+
+
+def _check_offset(name: str, rows: Tensor, squares: Tensor, mean: Tensor) -> None:
+    """Refuse float64 rows of which a feature changes by what `varies` takes for rounding: it would be left out unsaid.
+
+    Raises:
+        InputError: names the feature.
+    """
+    eps = torch.finfo(rows.dtype).eps
+    unseen = (rows != rows[:1]).any(0) & ~varies(squares, mean, len(rows), eps=eps)
+    if eps < FLOAT32 and unseen.any():
+        raise InputError(
+            f"feature {int(unseen.nonzero()[0])} of {name} varies by less than 1e-12 of its mean, too little to tell "
+            "from rounding: subtract the mean from it first, or leave it out"
+        )
 
 
 def _are_moments(side: Any) -> bool:
@@ -440,11 +489,12 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
     """Σ (y − ȳ)² over features and rows, what R² is a share of.
 
     Raises:
-        InputError: the outputs are constant, or a row was not finite.
+        ConstantError: the outputs are constant.
+        InputError: a row was not finite.
     """
     varying = varies(moments.checked().syy, moments.mean_y, moments.n, eps=moments.eps_y)
     if not varying.any():
-        raise InputError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
+        raise ConstantError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
     return moments.syy.sum()
 
 

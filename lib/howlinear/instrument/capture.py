@@ -26,7 +26,7 @@ from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.models.calls import input_of, stream_of
 from howlinear.models.checks import check_count, evaluating
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import logits, running, trunk
+from howlinear.models.forward import logits, running, runs_again, trunk
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
@@ -322,9 +322,7 @@ class Collector:
         # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
         tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
         if site.block in self.seen:
-            raise InputError(
-                f"{site.name} runs more than once in a pass, so its rows are of several depths: name other sites"
-            )
+            raise runs_again(site)
         self.seen.add(site.block)
         if site.block not in self.blocks:
             folds = sorted(set(self.folds)) if self.folder is None else []
@@ -345,7 +343,7 @@ class Collector:
         sequence, position = self._sequence_and_position(places, len(x))
         block.heavy.update(tokens_x, tokens_y, sequence, position, held_out, fold)
         if len(self.drawn):
-            self._keep_sample(block, x, y)
+            self._keep_sample(site, block, x, y)
 
     def finish(self, site: Site) -> BlockCapture:
         """What was kept of a site's block; its moments are where they were summed, or in files.
@@ -390,7 +388,7 @@ class Collector:
         seq_len = row_count // len(sequences)
         return sequences[places // seq_len], places % seq_len
 
-    def _keep_sample(self, block: _Block, x: Tensor, y: Tensor) -> None:
+    def _keep_sample(self, site: Site, block: _Block, x: Tensor, y: Tensor) -> None:
         """Put those rows of a batch that were drawn in their places in the sample."""
         if block.sampled is None:
             block.sampled = (
@@ -398,6 +396,8 @@ class Collector:
                 torch.empty(len(self.drawn), y.shape[1], dtype=torch.float32),
             )
         slot = self.slot[self.indices[self.number]].flatten()
+        if len(slot) != len(x) or self.rows.read_by(site.name)[0] is None:
+            raise InputError(f"a sample is of tokens of the text, which {site.name} does not read: ask for none")
         drawn = (slot >= 0).nonzero()[:, 0]
         sampled_x, sampled_y = block.sampled
         sampled_x[slot[drawn]] = x[drawn.to(x.device)].float().cpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from html import escape
@@ -14,13 +15,13 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import Ceiling, ceiling
+from howlinear.core.ceilings import Ceiling, ceiling_if_told
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.moments import effective_rank
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE as FEW_ROWS_DECIDE  # also read from here
 from howlinear.core.profile_statistics import few_rows_decide, rises_and_falls
 from howlinear.core.token_split import TokenSplit
-from howlinear.errors import InputError
+from howlinear.errors import ConstantError, InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
@@ -132,17 +133,17 @@ class Profile(Mapping):
     def __repr__(self) -> str:
         """One line, without the numbers of any tensor."""
         predicts = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
-        r2 = {block: found.r2 for block, found in self.items()}
+        r2 = {block: found.r2 for block, found in self.told.items()}
         least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
         return (
-            f"<Profile of {self.title} on {self.rows.corpus}: {self.rows_used:,} rows{predicts}; R²_lin of {len(self)} "
+            f"<Profile of {self.title} on {self.rows.corpus}: {self.rows_used:,} rows{predicts}; R²_lin of {len(r2)} "
             f"blocks from {r2[least]:.3f} (block {least}) to {r2[most]:.3f} (block {most})>"
         )
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a row a block, and what to think of it."""
         columns = ["block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "condition"]
-        table = self.to_frame()[columns].to_html(index=False, border=0, float_format="{:.4g}".format)
+        table = self.to_frame()[columns].to_html(index=False, border=0, float_format="{:.4g}".format, na_rep="–")
         about = repr(self).strip("<>").partition(";")[0]
         said = [line for line in (self.outlook, self.warning) if line is not None]
         return f"<p>{escape(about)}</p>{table}" + "".join(f"<p>{escape(line)}</p>" for line in said)
@@ -151,6 +152,11 @@ class Profile(Mapping):
     def title(self) -> str:
         """The model, and what of it was measured where that is not its FFNs."""
         return self.model if self.site == "ffn" else f"{KINDS[self.site]} of {self.model}"
+
+    @property
+    def told(self) -> dict[int, Ceiling]:
+        """The blocks that have an R²_lin: all whose outputs vary."""
+        return {block: found for block, found in self.items() if found.r2 == found.r2}
 
     @property
     def effective_ranks(self) -> dict[int, float]:
@@ -194,12 +200,16 @@ class Profile(Mapping):
 
         Rows are too few to trust where R²_lin misses its limit by more than half of its own interval, which is about
         the documents that were drawn and knows nothing of their number, and by what two decimals show (`SHOWN`).
+        Blocks without an R²_lin are named first.
         """
         have = f"{self.rows_per_input:,.0f} train rows for each input"
-        if any(block.interval is None for block in self.values()):
+        constant = [block for block in self if block not in self.told]
+        if constant:
+            have = f"the output of {_blocks(constant)} is constant, so R²_lin is undefined there; {have}"
+        if any(block.interval is None for block in self.told.values()):
             return f"{have}; without document folds there is no telling what more would do"
-        untold = [number for number, block in self.items() if block.limit is None]
-        told = {number: block for number, block in self.items() if block.limit is not None}
+        untold = [number for number, block in self.told.items() if block.limit is None]
+        told = {number: block for number, block in self.told.items() if block.limit is not None}
         if not told:
             return f"{have}: too few to say what R²_lin tends to with more rows, in any block"
         rises = {number: block.limit.value - block.r2 for number, block in told.items()}
@@ -224,8 +234,9 @@ class Profile(Mapping):
     @property
     def rises_and_falls(self) -> bool:
         """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch."""
-        low = np.array(self.curves["r2_low"], dtype=float)
-        high = np.array(self.curves["r2_high"], dtype=float)
+        low, high = (
+            np.array([getattr(block, end) for block in self.told.values()], float) for end in ("r2_low", "r2_high")
+        )
         return rises_and_falls(low, high)
 
     def to_frame(self) -> pd.DataFrame:
@@ -317,7 +328,8 @@ class Profile(Mapping):
         frame = self.to_frame()
         columns += [name for name in frame if name.startswith("dppl")]
         columns += [name for name in ("token_share", "r2_between", "r2_within") if name in frame]
-        return frame[columns].to_markdown(index=False, floatfmt=".3f")
+        there = frame[columns].astype(object).where(frame[columns].notna(), None)
+        return there.to_markdown(index=False, floatfmt=".3f", missingval="–")
 
     def save(self, path: Path | str, force: bool = False) -> None:
         """Write the profile to a file that `load_profile` reads (`instrument.profile_files`).
@@ -419,7 +431,22 @@ def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, per
     Raises:
         InputError: a block cannot be fitted; names it.
     """
-    return Profile(model, rows, solve(captured), perplexity)
+    return Profile(model, rows, some_told(solve(captured)), perplexity)
+
+
+def some_told(solved: dict[int, Solved]) -> dict[int, Solved]:
+    """The same, if any block has an R²_lin.
+
+    Raises:
+        ConstantError: none has.
+    """
+    if all(math.isnan(answer.ceiling.r2) for answer in solved.values()):
+        rows = next(iter(solved.values())).ceiling.rows_test
+        raise ConstantError(
+            f"{_blocks(list(solved))}: the outputs are constant over {rows} rows: R² is undefined; "
+            "use more or other text"
+        )
+    return solved
 
 
 def solve(
@@ -453,13 +480,13 @@ def solve(
 
 def _solved(block: BlockCapture, confidence: float) -> Solved:
     """One block's answer; where no row is massive, the ordinary rows are all there are."""
-    whole = ceiling(block.train, block.test, confidence=confidence).cpu()
+    whole = ceiling_if_told(block.train, block.test, confidence).cpu()
     rank = effective_rank(block.outputs.sxx)
     massive_rows = len(block.massive())
     if massive_rows == 0:
         return Solved(whole, rank, 0, whole, rank)
     others = block.ordinary()
-    ordinary = ceiling(others.train, others.test, confidence=confidence).cpu()
+    ordinary = ceiling_if_told(others.train, others.test, confidence).cpu()
     return Solved(whole, rank, massive_rows, ordinary, effective_rank(others.outputs.sxx))
 
 

@@ -122,6 +122,9 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
 
 def _solved(block: Mapping[str, Any]) -> Solved:
     """A block's numbers as `to_dict` has them; of the ceiling without massive rows it has R² and interval."""
+    ranks = ("effective_rank", "effective_rank_ordinary")
+    names = ("r2", "r2_train", "r2_median", "r2_ordinary", *ranks)
+    block = {**block, **{name: math.nan for name in names if block[name] is None}}
     whole = Ceiling(
         r2=block["r2"],
         r2_train=block["r2_train"],

@@ -112,6 +112,8 @@ def judge(ceilings: Mapping[int, Ceiling], tolerance: float, look: int, looks: i
     """
     half_widths = {}
     for block, measured in ceilings.items():
+        if measured.r2 != measured.r2:
+            continue  # its outputs are constant
         if measured.interval is None:
             raise InputError("a tolerance needs intervals, and they need two document folds or more on each side")
         half_widths[block] = measured.interval.half_width

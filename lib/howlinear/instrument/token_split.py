@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import torch
 from jaxtyping import Bool, Int64
@@ -12,9 +13,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import fit_folds
-from howlinear.core.intervals import CONFIDENCE
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.token_split import TokenSplit, TokenSums, token_split
-from howlinear.errors import InputError
+from howlinear.errors import ConstantError, InputError
 from howlinear.instrument.capture import BlockCapture, hooked
 from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import Site, sites
@@ -142,5 +143,8 @@ def token_splits(
     for block, of_block in captured.items():
         (of_tokens,) = sums.pop(block)
         maps = fit_folds(of_block.train)
-        splits[block] = token_split(maps.whole, maps.refits, of_tokens, confidence)
+        try:
+            splits[block] = token_split(maps.whole, maps.refits, of_tokens, confidence)
+        except ConstantError:
+            splits[block] = TokenSplit(*[Estimate(nan, nan, nan)] * 3)
     return splits

@@ -92,6 +92,12 @@ def is_hooked(module: nn.Module, before: bool = False) -> bool:
     return not owners <= LIBRARIES
 
 
+def is_written_over(module: nn.Module) -> bool:
+    """Whether a person has put a forward of its own on a module; no library, as accelerate or `torch.compile`."""
+    forward = vars(module).get("forward")
+    return forward is not None and not (hasattr(forward, "_torchdynamo_orig_callable") or hasattr(module, "_hf_hook"))
+
+
 def check_count(name: str, given: Any, least: int = 1) -> int:
     """A count as Python has it, which torch takes; numpy's are counts too.
 
@@ -205,7 +211,10 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
     longest = longest_sequence(model)
     if longest is not None and seq_len > longest:
         raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    try:
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+    except NotImplementedError:  # as of CLIP, whose parts have their own; one that fails at an id says so
+        return
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= vocabulary:
         raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")

@@ -16,9 +16,11 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.decilm import MULTIPLE, DeciLMConfig, DeciLMForCausalLM, width
 from howlinear.models.ffn_sites import sites
-from howlinear.models.load import model_of
+from howlinear.models.load import check_told, model_of
 from howlinear.models.replace import replaced
+from howlinear.models.units import check_plain
 
+_PLAIN = "give a LlamaForCausalLM as transformers makes it"
 OPEN = 32.0  # SiLU(32) = 32 (1 − 1.3e-14)
 
 
@@ -49,17 +51,22 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
         The copy, each block padded to a multiple of 256 units.
 
     Raises:
-        InputError: as `check_llama`.
+        InputError: as `check_llama`, `check_told` and `check_plain`, or what the form has no place for.
     """
     model = model_of(model)
     check_llama(model)
+    check_told(model)
     config = model.config
     maps = replaced(config)
+    every = sites(model)
+    check_plain(model, [site for site in every if site.block not in maps])
+    if len(every) != config.num_hidden_layers:
+        raise InputError(f"{len(every)} of {config.num_hidden_layers} layers have a plain feed-forward block: {_PLAIN}")
     weights = []
     blocks = []
     group = config.num_attention_heads // config.num_key_value_heads
     own = {"no_op": False, "replace_with_linear": False}
-    for site in sites(model):
+    for site in every:
         of_block = _as_gated(site.output) if site.block in maps else dict(site.output.named_parameters())
         padded = -(-len(of_block["up_proj.weight"]) // MULTIPLE) * MULTIPLE
         weights.append(of_block)
@@ -73,7 +80,9 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
     copied = DeciLMForCausalLM(DeciLMConfig(**values)).to(model.device, model.dtype)
 
     outside = {name: value for name, value in model.state_dict().items() if ".mlp." not in name}
-    copied.load_state_dict(outside, strict=False)
+    unread = copied.load_state_dict(outside, strict=False).unexpected_keys
+    if unread:
+        raise InputError(f"DeciLM's form has no place for {unread[0]}: {_PLAIN}")
     for layer, of_block in zip(copied.model.layers, weights, strict=True):
         for parameter in layer.mlp.parameters():
             parameter.zero_()

@@ -207,7 +207,7 @@ def _pattern_beside(model: PreTrainedModel, site: str) -> str:
         InputError: it cannot be told which list of modules the layers are, or which module is attention.
     """
     family = model.config.model_type
-    if family == "albert":
+    if family in ("albert", *TIME_MAJOR):
         raise InputError(f"{type(model).__name__}, a {family!r} model, cannot be measured: {REFUSED[family]}")
     try:
         stack = _stack_of(model)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int64
@@ -27,10 +29,29 @@ def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> N
     Args:
         model: the model.
         inputs: token ids, shape (n, seq_len), or keywords.
-        last: the deepest site that is listened at; the layers behind its own do not run. All run by default.
+        last: the deepest site that is listened at; the layers behind its own do not run, except in the model's first
+            pass, which shows whether any runs again. All run by default.
+
+    Raises:
+        InputError: the model passes through the site more than once.
     """
     with uncompiled(), _ended_behind(model, last):
-        model.base_model(**_keywords(model, inputs))
+        _body(model)(**_keywords(model, inputs))
+
+
+def _body(model: PreTrainedModel) -> Module:
+    """The model without its head, or with it where its base model, as DINOv3's encoder, reads something else."""
+    reads = inspect.signature(model.base_model.forward).parameters
+    return model.base_model if model.main_input_name in reads else model
+
+
+_RUNS_ONCE: WeakSet[Module] = WeakSet()
+"""Models of which a whole pass has come through each layer once."""
+
+
+def runs_again(site: Site) -> InputError:
+    """What to say of a site that a pass comes through more than once."""
+    return InputError(f"{site.name} runs more than once in a pass, so its rows are of several depths: name other sites")
 
 
 class _Passed(Exception):  # noqa: N818
@@ -40,6 +61,17 @@ class _Passed(Exception):  # noqa: N818
 @contextmanager
 def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
     """While it lasts, a forward pass ends where the layer behind that of a site would begin."""
+    if last is not None and model not in _RUNS_ONCE:
+        passes = []
+        hook = last.output.register_forward_hook(lambda *_: passes.append(1))
+        try:
+            yield
+        finally:
+            hook.remove()
+        if len(passes) > 1:
+            raise runs_again(last)
+        _RUNS_ONCE.add(model)
+        return
     following = _layer_behind(model, last) if last is not None else None
     if following is None:
         yield
@@ -69,12 +101,15 @@ def _layer_behind(model: PreTrainedModel, site: Site) -> Module | None:
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:
     """A model's predictions of each next token.
 
+    A mixture of experts adds no loss of its router's, which is not there where a map stands.
+
     Args:
         model: a model with a head.
         inputs: token ids, shape (n, seq_len), or keywords.
     """
+    adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
     with uncompiled():
-        return model(**_keywords(model, inputs)).logits
+        return model(**_keywords(model, inputs), **({"output_router_logits": False} if adds_loss else {})).logits
 
 
 def _keywords(model: PreTrainedModel, inputs: Inputs) -> Mapping[str, Any]:

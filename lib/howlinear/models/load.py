@@ -32,7 +32,7 @@ from transformers import (
 from transformers.utils import cached_file, logging
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import check_count, check_weights, is_hooked, unwrapped
+from howlinear.models.checks import check_count, check_weights, is_hooked, is_written_over, unwrapped
 from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
@@ -345,6 +345,7 @@ def is_causal(model: PreTrainedModel) -> bool:
     told = getattr(decoder, "is_causal", True) is False
     told |= getattr(decoder, "use_bidirectional_attention", False) in (True, "all")
     told |= config.model_type == "bert-generation" and not config.is_decoder
+    told |= config.model_type in ("cpmant", "xlnet")  # a prompt sees all; a place predicts its own token
     return model.can_generate() and not (reads_on or told)
 
 
@@ -425,8 +426,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
     """
     kind = type(model)
     weights = _apart(model, model.state_dict())
-    with torch.device("meta"):
-        plain = _with_smaller_blocks(kind, model.config)(copy.deepcopy(model.config))
+    plain = _plain(model)
     expected = plain.state_dict()
     lacking = [name for name in expected if name not in weights and "pooler" not in name.split(".")]
     odd = [name for name in weights if name not in expected] or lacking
@@ -436,11 +436,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
             f"this {kind.__name__} would not load again from a folder, for {odd[0]}, which its config does not tell: "
             "merge adapters, make pruning permanent, leave quantised layers out, and replace blocks by hl.replace"
         )
-    untold = _untold(model, plain)
-    if untold is not None:
-        raise InputError(
-            f"this {kind.__name__} would not compute the same from a folder, which holds weights and config: {untold}"
-        )
+    check_told(model, plain)
     ranks = replaced(model.config)
     if not ranks:
         return weights
@@ -459,21 +455,45 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
     return weights
 
 
+def _plain(model: PreTrainedModel) -> PreTrainedModel:
+    """A model without weights, as the config of another tells it."""
+    with torch.device("meta"):
+        return _with_smaller_blocks(type(model), model.config)(copy.deepcopy(model.config))
+
+
+def check_told(model: PreTrainedModel, plain: PreTrainedModel | None = None) -> None:
+    """Refuse a model that a person changed beside its weights and its config; `plain` is what these make.
+
+    Raises:
+        InputError: says what is changed.
+    """
+    untold = _untold(model, _plain(model) if plain is None else plain)
+    if untold is not None:
+        raise InputError(
+            f"this {type(model).__name__} would not compute the same from a folder, which holds weights and config: "
+            f"{untold}"
+        )
+
+
 def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
     """What a person changed in a model that neither its weights nor its config say; `plain` is what these make."""
     parts = dict(plain.named_modules())
+    kind, of_library = type(model), "transformers."
+    if type(model.config).__module__.startswith(of_library) and not kind.forward.__module__.startswith(of_library):
+        return f"{kind.__name__} has a forward of its own"
     for path, part in model.named_modules():
         name = path or "the model"
         if is_hooked(part):
             return f"{name} has a hook; remove it first"
-        forward = vars(part).get("forward")
-        compiled = hasattr(forward, "_torchdynamo_orig_callable")
-        if forward is not None and not compiled and not hasattr(part, "_hf_hook"):  # accelerate's, of a model in parts
+        if is_written_over(part):
             return f"{name} has a forward of its own"
         expected = parts.get(path)  # None: nothing calls what the config does not make
-        if expected is None or isinstance(expected, nn.Dropout) or next(part.parameters(), None) is not None:
+        if expected is None or isinstance(expected, nn.Dropout):
             continue
-        if repr(part) != repr(expected):
+        if next(part.parameters(), None) is not None:
+            if type(part).forward is not type(expected).forward:
+                return f"{name} is a {type(part).__name__} in the place of a {type(expected).__name__}"
+        elif repr(part) != repr(expected):
             return f"{name} is {part!r} in the place of {expected!r}"
     return None
 

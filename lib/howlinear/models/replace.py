@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.checks import unwrapped
+from howlinear.models.checks import is_written_over, unwrapped
 from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, values_beside, width_of
 from howlinear.models.swap import maps_of, site_of, swap
 from howlinear.models.units import LAYERS, WIDTHS, unit_count
@@ -102,8 +102,15 @@ def copy_of(model: PreTrainedModel) -> PreTrainedModel:
     """An independent copy that knows where its FFNs are, whatever is put there: a replaced block no longer shows it.
 
     Raises:
-        InputError: the model lies on several devices.
+        InputError: the model lies on several devices, or has a forward that was written over, which would run its own
+            parts in the copy.
     """
+    for path, part in model.named_modules():
+        if is_written_over(part) and getattr(vars(part)["forward"], "__self__", None) is not part:
+            raise InputError(
+                f"{path or 'the model'} has a forward of its own, which a copy would share: give it to the module's "
+                "class, or take it away"
+            )
     devices = set(getattr(model, "hf_device_map", {}).values())
     if len(devices) > 1:
         raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to replace its blocks")

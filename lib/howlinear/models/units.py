@@ -20,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.gaussian import Hidden
 from howlinear.errors import InputError
+from howlinear.models.checks import is_written_over
 from howlinear.models.ffn_sites import Site, activation_beside, sites
 
 ACTIVATIONS = ("act", "act_fn")  # what FFN modules call what they bend by
@@ -52,7 +53,7 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
             f"{', '.join(sorted(LAYERS))}"
         )
     ffn = site.output
-    missing = [name for name in LAYERS[family] if not hasattr(ffn, name)]
+    missing = [name for name in LAYERS[family] if name not in ffn._modules]  # its own: a wrapper passes names on
     if missing:
         raise InputError(
             f"block {site.block} has no hidden units: {site.name}, a {type(ffn).__name__}, lacks {', '.join(missing)}"
@@ -98,6 +99,11 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
         raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to make it smaller")
     block_of: dict[int, int] = {}  # by the place of a weight in memory
     for site in chosen:
+        if is_written_over(site.output):
+            raise InputError(
+                f"block {site.block}: {site.name} has a forward of its own, which may read its hidden units otherwise: "
+                "give that to its class, or take it away"
+            )
         for layer in unit_layers(model, site):
             weight = layer._parameters.get("weight")  # what `layer.weight` computes is none of these
             if weight is None:

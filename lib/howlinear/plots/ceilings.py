@@ -49,7 +49,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
     for model, blocks in by_model:
         look = looks[model] if model else _NAMELESS
         bars = None
-        if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().all():
+        if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().any():
             bars = style.error_bars(blocks, "r2")
         ax.errorbar(blocks["block"], blocks["r2"], bars, capsize=1.5, elinewidth=0.7, **look)
         if "r2_ordinary" in frame.columns:

@@ -7,6 +7,7 @@ bars over folds are error bars over documents that are not copied from one anoth
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +24,11 @@ from howlinear.models.ffn_sites import device_of
 
 FOLDS = 8
 TRAIN_SHARE = 0.75  # of the tokens, for fitting; the rest is held out
+
+PERCEIVES = re.compile(r"(vision|visual|image|audio|speech)(_(model|tower|encoder|transformer))?")
+"""What a model that reads text too calls the part of it that reads images or sound."""
+PERCEIVED = ("pixel_attention_mask", "pixel_mask", "feature_attention_mask", "input_features_mask", "padding_mask")
+"""Masks of images and sound, beside the `attention_mask` of text."""
 
 
 class Rows(ABC):
@@ -233,12 +239,19 @@ class ModelInputs(Rows):
         return self.inputs["attention_mask"].bool()
 
     def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
-        """The token ids that a site's stack reads, and which of them are tokens: a decoder has its own of both."""
-        own = self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}
-        if "decoder" not in site.split(".") or not own:
+        """The token ids that a site's stack reads, and its mask: a decoder has its own of both, images have no ids."""
+        parts = site.split(".")
+        if "decoder" in parts and self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
+            mask = self.inputs.get("decoder_attention_mask")
+            return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
+        perceived = any(tensor.is_floating_point() for tensor in self.inputs.values())
+        beside_text = self.ids is not None and perceived and any(PERCEIVES.fullmatch(part) for part in parts)
+        if self.ids is not None and not beside_text:
             return self.ids, self.mask
-        mask = self.inputs.get("decoder_attention_mask")
-        return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
+        masks = [self.inputs[name] for name in PERCEIVED if name in self.inputs]
+        if self.mask is not None and not beside_text:
+            masks.append(self.mask)
+        return None, masks[0].bool().flatten(1) if masks else None
 
     @property
     def count(self) -> int:
@@ -390,15 +403,28 @@ def tokens_of(
     """The rows that a site saw of some sequences, without padding; and which of the n they are.
 
     Raises:
-        InputError: the site did not see all at once, so which rows are padding cannot be told.
+        InputError: the site did not see all at once, or other places than the mask is of, so which rows are padding
+            cannot be told.
     """
     ids, mask = rows.read_by(site)
     if ids is not None and len(x) != ids[indices].numel():
         in_batch = ids[indices].numel()
         raise InputError(
-            f"{site} saw {len(x)} rows, not the {in_batch} of the batch: load the model with "
-            "chunk_size_feed_forward 0 in its config, or name other sites"
+            f"{site} saw {len(x)} rows, not the {in_batch} of the batch: "
+            + (
+                "the model adds places of its own; where they fill its attention's window or blocks up, give sequences "
+                "of a multiple of that length"
+                if len(x) > in_batch
+                else "load the model with chunk_size_feed_forward 0 in its config, or name other sites"
+            )
         )
+    if mask is not None and len(x) != mask[indices].numel():
+        if not mask[indices].all():
+            raise InputError(
+                f"{site} saw {len(x)} rows of what a mask of {mask[indices].numel()} places describes, so which are "
+                "padding cannot be told: give what has one length, without a mask"
+            )
+        mask = None  # there is no padding to leave out
     if mask is None:
         return x, y, torch.arange(len(x))
     # by index and not by mask: a mask's number of rows would have to be waited for on a device

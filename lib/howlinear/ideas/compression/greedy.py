@@ -78,8 +78,10 @@ def _rows_at(
     def keep(site: Site, x: Tensor, y: Tensor) -> None:
         rows[site.block] = (x.flatten(0, -2), y.flatten(0, -2))
 
-    with swap(model, maps), hooked(sites(model, list(blocks)), keep):
-        trunk(model, batch)
+    with swap(model, maps):
+        listened = sites(model, list(blocks))
+        with hooked(listened, keep):
+            trunk(model, batch, listened[-1])
     return rows
 
 

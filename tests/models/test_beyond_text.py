@@ -1,0 +1,176 @@
+"""Sound, images, places that a model adds, layers that run again: rows are those of the model's input, or refused."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BigBirdConfig,
+    BigBirdModel,
+    CLIPConfig,
+    CLIPModel,
+    CpmAntConfig,
+    CpmAntForCausalLM,
+    DINOv3ViTConfig,
+    DINOv3ViTModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    LongformerConfig,
+    LongformerModel,
+    Siglip2VisionConfig,
+    Siglip2VisionModel,
+    Wav2Vec2Config,
+    Wav2Vec2Model,
+    WhisperConfig,
+    WhisperModel,
+    XLNetConfig,
+    XLNetLMHeadModel,
+)
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+import howlinear as hl
+from howlinear.errors import InputError
+
+N = 120
+SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+IDS = torch.randint(3, 100, (N, 17), generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randn(N, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def mask_of(places, full):
+    """Every third of N sequences ends after `full` of its places."""
+    mask = torch.ones(N, places, dtype=torch.long)
+    mask[::3, full:] = 0
+    return mask
+
+
+def by_hand(model, site, inputs, mask=None):
+    """R² of least squares on the rows of a site's module that a mask leaves, every fourth sequence held out."""
+    seen = []
+    hook = site.output.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
+    with torch.no_grad():
+        model(**inputs)
+    hook.remove()
+    x, y = (each.double().numpy() for each in seen[0])
+    kept = np.ones(x.shape[:2], dtype=bool) if mask is None else mask.bool().numpy()
+    held = np.zeros_like(kept)
+    held[3::4] = True
+    train, test = kept & ~held, kept & held
+    columns = [np.c_[x[side], np.ones(side.sum())] for side in (train, test)]
+    weight = np.linalg.lstsq(columns[0], y[train], rcond=1e-5)[0]  # without the norm's null direction
+    return 1 - ((y[test] - columns[1] @ weight) ** 2).sum() / ((y[test] - y[test].mean(0)) ** 2).sum()
+
+
+def wav2vec2():
+    convolutions = {"conv_dim": (8, 8), "conv_kernel": (4, 4), "conv_stride": (2, 2), "num_feat_extract_layers": 2}
+    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    model = Wav2Vec2Model(Wav2Vec2Config(vocab_size=40, **SMALL, **convolutions, **positions)).eval()
+    return model, {"input_values": torch.randn(N, 160)}, 160
+
+
+def whisper():
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "num_mel_bins": 8, "max_source_positions": 20}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    model = WhisperModel(WhisperConfig(vocab_size=100, d_model=16, **heads, **sizes, **tokens)).eval().get_encoder()
+    return model, {"input_features": torch.randn(N, 8, 40)}, 40
+
+
+@pytest.mark.parametrize("kind", [wav2vec2, whisper])
+def test_a_mask_of_sound_is_not_taken_for_one_of_rows(kind):
+    model, inputs, places = kind()
+    expected = hl.measure(model, inputs)[0].r2
+    assert hl.measure(model, inputs | {"attention_mask": mask_of(places, places)})[0].r2 == expected
+    with pytest.raises(InputError, match="describes, so which are padding"):
+        hl.measure(model, inputs | {"attention_mask": mask_of(places, 24)})
+
+
+def test_padded_patches_are_left_out():
+    model = Siglip2VisionModel(Siglip2VisionConfig(**SMALL, num_channels=3, num_patches=16, patch_size=2)).eval()
+    mask = mask_of(16, 12).int()
+    shapes = torch.tensor([[4, 4]] * N)
+    shapes[::3] = torch.tensor([3, 4])
+    inputs = {"pixel_values": torch.randn(N, 16, 12), "pixel_attention_mask": mask, "spatial_shapes": shapes}
+    found = hl.measure(model, inputs)
+    assert found.rows_used == int(mask.sum())
+    assert found[0].r2 == pytest.approx(by_hand(model, hl.sites(model)[0], inputs, mask), abs=1e-5)
+
+
+def test_of_a_model_of_text_and_images_each_half_has_its_own_rows():
+    text = {"vocab_size": 100, **SMALL, "max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 2}
+    images = {**SMALL, "image_size": 16, "patch_size": 4}
+    config = CLIPConfig(text_config=text, vision_config=images, projection_dim=8)
+    mask = mask_of(17, 9)  # as many places as an image has: they are told apart by what each half reads
+    both = {"input_ids": IDS, "pixel_values": IMAGES, "attention_mask": mask}
+    for half, kept in (("text_model", mask), ("vision_model", None)):
+        model = hl.load_model(CLIPModel(config), sites=f"{half}.encoder.layers.*.mlp")
+        expected = by_hand(model, hl.sites(model)[0], both, kept)
+        assert hl.measure(model, both)[0].r2 == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(InputError, match="a sample is of tokens of the text"):
+        hl.capture(model, both, sample=64)
+    with pytest.raises(InputError, match="fails at these rows"):
+        hl.measure(model, both | {"input_ids": IDS + 100})
+
+
+def test_a_base_model_that_reads_no_images_is_run_by_the_whole():
+    model = DINOv3ViTModel(DINOv3ViTConfig(**SMALL, image_size=16, patch_size=4, num_register_tokens=2)).eval()
+    expected = by_hand(model, hl.sites(model)[0], {"pixel_values": IMAGES})
+    assert hl.measure(model, {"pixel_values": IMAGES})[0].r2 == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("made", [
+    lambda sizes: LongformerModel(LongformerConfig(attention_window=8, max_position_embeddings=128, **sizes)),
+    lambda sizes: BigBirdModel(BigBirdConfig(
+        attention_type="block_sparse", block_size=4, num_random_blocks=1, max_position_embeddings=128, **sizes
+    )),
+])  # fmt: skip
+@pytest.mark.parametrize("call", [
+    lambda model, ids: hl.measure(model, ids),
+    lambda model, ids: hl.token_errors(model, {0: torch.nn.Identity()}, ids),
+])  # fmt: skip
+def test_places_that_fill_up_a_window_are_no_rows(made, call):
+    model = made({"vocab_size": 100, "pad_token_id": 0, **SMALL}).eval()
+    call(model, torch.randint(3, 100, (40, 64)))
+    with pytest.raises(InputError, match="give sequences of a multiple"):
+        call(model, torch.randint(3, 100, (40, 62)))
+
+
+class Looping(LlamaModel):
+    """Goes through its layers twice."""
+
+    def forward(self, input_ids=None, **_):
+        stream = self.embed_tokens(input_ids)
+        positions = self.rotary_emb(stream, torch.arange(stream.shape[1])[None])
+        for layer in [*self.layers, *self.layers]:
+            stream = layer(stream, position_embeddings=positions, attention_mask=None)
+        return BaseModelOutputWithPast(last_hidden_state=stream)
+
+
+@pytest.mark.parametrize("blocks", [[0], [1], None])
+def test_a_layer_that_runs_again_is_not_measured_at_its_first_run(blocks):
+    tokens = {"bos_token_id": 1, "eos_token_id": 2}
+    model = Looping(LlamaConfig(vocab_size=100, **SMALL, **tokens)).eval()
+    maps = dict.fromkeys(blocks or [0, 1], torch.nn.Identity())
+    for call in (lambda: hl.measure(model, IDS, blocks=blocks), lambda: hl.token_errors(model, maps, IDS)):
+        with pytest.raises(InputError, match="more than once in a pass"):
+            call()
+
+
+def test_a_model_whose_layers_run_again_is_not_made_smaller():
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=100, **SMALL, bos_token_id=1, eos_token_id=2))
+    model.model = Looping(model.config)
+    for made in ({"max_parameters": 0.9}, {"max_dppl": 30.0}):
+        with pytest.raises(InputError, match="more than once in a pass"):
+            (hl.compress_to if "max_dppl" in made else hl.compress)(model.eval(), IDS.repeat(4, 1), **made)
+
+
+def test_what_sees_the_future_or_predicts_its_own_place_has_no_perplexity():
+    sizes = {"dim_head": 8, "dim_ff": 32, "prompt_types": 4, "prompt_length": 4, "segment_types": 4}
+    cpmant = CpmAntConfig(vocab_size=100, hidden_size=16, num_attention_heads=2, num_hidden_layers=2, **sizes)
+    xlnet = XLNetLMHeadModel(XLNetConfig(vocab_size=100, d_model=16, n_layer=2, n_head=2, d_inner=32)).eval()
+    for model in (CpmAntForCausalLM(cpmant).eval(), xlnet):
+        with pytest.raises(InputError, match="predicts no next token"):
+            hl.perplexity(model, IDS)
+    for site in ("layer", "attention"):
+        with pytest.raises(InputError, match="positions of sequences"):
+            hl.measure(xlnet, IDS, site=site)
