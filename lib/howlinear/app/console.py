@@ -106,7 +106,7 @@ def profile_columns(measurement: Measurement) -> list[Column]:
             Column("massive\nrows", [f"{row.massive_rows:,}" if row.massive_rows else "" for row in rows], worth=90),
             Column("R² of\nothers", [r2_cell(row.r2_ordinary) if row.massive_rows else "" for row in rows], worth=91),
         ]
-    if all(block.interval is not None for block in profile.told.values()):
+    if all(block.interval is not None for block in profile.defined.values()):
         columns.append(Column("95 % interval", [_interval_cell(block) for block in profile.values()], worth=98))
     if costs is not None:
         changes = [costs[row.block] for row in rows]

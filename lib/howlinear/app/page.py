@@ -83,7 +83,7 @@ def render_page(template: str, draw: Callable[[], Figure], *sections: Section, *
 
 def thoughts(profile: Profile) -> list[str]:
     """What to think of a measurement, a sentence each: its span, its dearest block, and what R²_lin does not tell."""
-    r2 = {block: found.r2 for block, found in profile.told.items()}
+    r2 = {block: found.r2 for block, found in profile.defined.items()}
     least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
     sentences = []
     if len(r2) == 1:
@@ -118,7 +118,7 @@ def _massive_rows_sentence(profile: Profile) -> str:
 
 def _ranking_clause(profile: Profile) -> str:
     """How R²_lin and the costs of swaps go together here, or how to find out."""
-    costs = {block: cost for block, cost in (profile.costs or {}).items() if block in profile.told}
+    costs = {block: cost for block, cost in (profile.costs or {}).items() if block in profile.defined}
     if not profile.costs:
         return "; --swap measures the costs" if profile.perplexity is not None else ""
     r2 = [profile[block].r2 for block in costs]

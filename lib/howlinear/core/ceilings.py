@@ -172,7 +172,7 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
     )
 
 
-def ceiling_if_told(train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE) -> Ceiling:
+def ceiling_or_nan(train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE) -> Ceiling:
     """The `ceiling` of one block among others: where its outputs are constant, its map and rank, and every R² NaN.
 
     Args:

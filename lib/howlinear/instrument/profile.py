@@ -15,7 +15,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import Ceiling, ceiling_if_told
+from howlinear.core.ceilings import Ceiling, ceiling_or_nan
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.moments import effective_rank
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE as FEW_ROWS_DECIDE  # also read from here
@@ -133,7 +133,7 @@ class Profile(Mapping):
     def __repr__(self) -> str:
         """One line, without the numbers of any tensor."""
         predicts = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
-        r2 = {block: found.r2 for block, found in self.told.items()}
+        r2 = {block: found.r2 for block, found in self.defined.items()}
         least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
         return (
             f"<Profile of {self.title} on {self.rows.corpus}: {self.rows_used:,} rows{predicts}; R²_lin of {len(r2)} "
@@ -154,9 +154,9 @@ class Profile(Mapping):
         return self.model if self.site == "ffn" else f"{KINDS[self.site]} of {self.model}"
 
     @property
-    def told(self) -> dict[int, Ceiling]:
+    def defined(self) -> dict[int, Ceiling]:
         """The blocks that have an R²_lin: all whose outputs vary."""
-        return {block: found for block, found in self.items() if found.r2 == found.r2}
+        return {block: found for block, found in self.items() if not math.isnan(found.r2)}
 
     @property
     def effective_ranks(self) -> dict[int, float]:
@@ -203,13 +203,13 @@ class Profile(Mapping):
         Blocks without an R²_lin are named first.
         """
         have = f"{self.rows_per_input:,.0f} train rows for each input"
-        constant = [block for block in self if block not in self.told]
+        constant = [block for block in self if block not in self.defined]
         if constant:
             have = f"the output of {_blocks(constant)} is constant, so R²_lin is undefined there; {have}"
-        if any(block.interval is None for block in self.told.values()):
+        if any(block.interval is None for block in self.defined.values()):
             return f"{have}; without document folds there is no telling what more would do"
-        untold = [number for number, block in self.told.items() if block.limit is None]
-        told = {number: block for number, block in self.told.items() if block.limit is not None}
+        untold = [number for number, block in self.defined.items() if block.limit is None]
+        told = {number: block for number, block in self.defined.items() if block.limit is not None}
         if not told:
             return f"{have}: too few to say what R²_lin tends to with more rows, in any block"
         rises = {number: block.limit.value - block.r2 for number, block in told.items()}
@@ -235,7 +235,7 @@ class Profile(Mapping):
     def rises_and_falls(self) -> bool:
         """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch."""
         low, high = (
-            np.array([getattr(block, end) for block in self.told.values()], float) for end in ("r2_low", "r2_high")
+            np.array([getattr(block, end) for block in self.defined.values()], float) for end in ("r2_low", "r2_high")
         )
         return rises_and_falls(low, high)
 
@@ -431,10 +431,10 @@ def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, per
     Raises:
         InputError: a block cannot be fitted; names it.
     """
-    return Profile(model, rows, some_told(solve(captured)), perplexity)
+    return Profile(model, rows, with_a_defined_r2(solve(captured)), perplexity)
 
 
-def some_told(solved: dict[int, Solved]) -> dict[int, Solved]:
+def with_a_defined_r2(solved: dict[int, Solved]) -> dict[int, Solved]:
     """The same, if any block has an R²_lin.
 
     Raises:
@@ -480,13 +480,13 @@ def solve(
 
 def _solved(block: BlockCapture, confidence: float) -> Solved:
     """One block's answer; where no row is massive, the ordinary rows are all there are."""
-    whole = ceiling_if_told(block.train, block.test, confidence).cpu()
+    whole = ceiling_or_nan(block.train, block.test, confidence).cpu()
     rank = effective_rank(block.outputs.sxx)
     massive_rows = len(block.massive())
     if massive_rows == 0:
         return Solved(whole, rank, 0, whole, rank)
     others = block.ordinary()
-    ordinary = ceiling_if_told(others.train, others.test, confidence).cpu()
+    ordinary = ceiling_or_nan(others.train, others.test, confidence).cpu()
     return Solved(whole, rank, massive_rows, ordinary, effective_rank(others.outputs.sxx))
 
 

@@ -14,6 +14,7 @@ is a better one shows as R²_lin rising from look to look, about (1 − R²_lin)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -112,7 +113,7 @@ def judge(ceilings: Mapping[int, Ceiling], tolerance: float, look: int, looks: i
     """
     half_widths = {}
     for block, measured in ceilings.items():
-        if measured.r2 != measured.r2:
+        if math.isnan(measured.r2):
             continue  # its outputs are constant
         if measured.interval is None:
             raise InputError("a tolerance needs intervals, and they need two document folds or more on each side")
