@@ -123,6 +123,8 @@ def test_text_that_is_packed_is_named_as_what_it_is(read, form, content):
     with pytest.raises(SourceError, match=form):
         read(content)
     assert read(b"BZh and %PDF are words") == ["BZh and %PDF are words"]
+    with pytest.raises(SourceError, match="iconv"):  # a price, in Windows-1252
+        read("€ 20".encode("cp1252"))
 
 
 def test_nul_bytes_are_named_with_their_line(read):

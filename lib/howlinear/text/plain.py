@@ -43,8 +43,8 @@ PACKED = {  # how files begin that hold text, but not as text
     b"ARROW1": "a table of Arrow",
     b"\xff\xff\xff\xff": "a table of Arrow",
     b"\x93NUMPY": "an array of NumPy",
-    b"\x80": "a pickle",
-    b"SQLite": "an SQLite database",
+    b"\x80\x04": "a pickle",
+    b"SQLite format 3\0": "an SQLite database",
 }
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 PACKED_TABLE = ".gz"  # may follow the ending of a table
