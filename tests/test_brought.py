@@ -9,6 +9,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -178,6 +179,11 @@ BAD = {
     "a text itself": lambda ids: "a text\n" * 99,
     "an empty generator": lambda ids: iter([]),
     "batches of two kinds": lambda ids: [{"input_ids": ids}, {"ids": ids}],
+    "an empty data set": lambda ids: datasets.Dataset.from_dict({"input_ids": []}),
+    "an empty frame": lambda ids: pd.DataFrame({"input_ids": []}),
+    "no texts by keyword": lambda ids: {"text": []},
+    "splits": lambda ids: datasets.DatasetDict(train=datasets.Dataset.from_dict({"input_ids": ids.tolist()})),
+    "half a character": lambda ids: [*lines(), "half \ud83d of it"],
     "another keyword": lambda ids: {"pixels": ids},
     "a set": lambda ids: {1, 2},
     "a model": lambda ids: nn.Linear(2, 2),
@@ -192,6 +198,9 @@ MORE_IDS = {
     "loader of unbatched lists": lambda ids: DataLoader(ids.tolist(), batch_size=None),
     "stream of torch": lambda ids: Unending(ids),
     "loader of a stream": lambda ids: DataLoader(Unending(ids), batch_size=64),
+    "column of pandas": lambda ids: pd.Series(ids.tolist()),
+    "column of Arrow": lambda ids: pa.array(ids.tolist()),
+    "table of Arrow": lambda ids: pa.table({"input_ids": ids.tolist()}),
     "column of ids": lambda ids: datasets.Dataset.from_dict({"ids": ids.tolist()})["ids"],
     "deque of batches": lambda ids: deque({"input_ids": few} for few in ids.split(64)),
     "big-endian": lambda ids: ids.numpy().astype(">u2"),
@@ -206,12 +215,21 @@ MORE_MASKED = {
         [{"input_ids": row, "attention_mask": places} for row, places in zip(ids.tolist(), mask.tolist(), strict=True)],
         batch_size=50,
     ),
+    "pair": lambda ids, mask: (ids, mask),
+    "list of ids, mask and labels": lambda ids, mask: [ids.numpy(), mask.numpy(), ids.numpy()],
     "generator of pairs": lambda ids, mask: zip(ids, mask, strict=True),
 }
 
 MORE_TEXTS = {
     "column of a data set": lambda: datasets.Dataset.from_dict({"text": lines()})["text"],
     "rows": lambda: [{"text": line, "label": 0} for line in lines()],
+    "table of Arrow": lambda: pa.table({"text": [None, *lines()], "n": range(401)}),
+    "batch of Arrow": lambda: pa.RecordBatch.from_pydict({"text": lines()}),
+    "column of Arrow": lambda: pa.chunked_array([lines()]),
+    "rows with gaps": lambda: datasets.Dataset.from_dict({"text": [None, *lines()]})[:],
+    "array by keyword": lambda: {"text": np.array(lines())},
+    "column by keyword": lambda: {"text": pd.Series(lines())},
+    "array with gaps": lambda: np.array([None, *lines()], dtype=object),
     "set": lambda: set(lines()),
     "deque": lambda: deque(lines()),
     "values": lambda: dict(enumerate(lines())).values(),
@@ -226,6 +244,18 @@ MORE_BAD = {
     "a loader of that": lambda ids: DataLoader(Endless(ids)),
     "lists of a tensor a place": lambda ids: iter([{"input_ids": list(few.T)} for few in ids.split(8)]),
     "lists of a tensor a sequence": lambda ids: DataLoader(ids, batch_size=8, collate_fn=list),
+}
+
+EMPTY = {
+    "list": list,
+    "tuple": tuple,
+    "array of strings": lambda: np.array([], dtype=str),
+    "column": lambda: pd.Series([], dtype=object),
+    "frame": pd.DataFrame,
+    "data set": lambda: datasets.Dataset.from_dict({}),
+    "stream": lambda: datasets.IterableDataset.from_generator(lambda: iter([])),
+    "stream of torch": lambda: Unending([]),
+    "loader": lambda: DataLoader([]),
 }
 
 MODELS = {
@@ -304,6 +334,31 @@ def test_a_column_of_rows_may_be_named(model):
 @pytest.mark.parametrize("kind", MORE_BAD)
 def test_what_cannot_be_told_is_one_line(model, ids, kind):
     one_line(lambda: rows_of(MORE_BAD[kind](ids), model))
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_what_is_empty_is_one_line_that_says_so(model, kind):
+    message = one_line(lambda: rows_of(EMPTY[kind](), model))
+    assert any(words in message for words in ("empty", "no batch", "neither of them 0"))
+
+
+def test_splits_are_named_and_none_is_taken(model, ids):
+    of_text, of_ids = ({"text": lines()}, {"input_ids": ids.tolist()})
+    for columns in (of_text, of_ids):
+        split = datasets.Dataset.from_dict(columns)
+        for given in ({"a": split, "b": split}, datasets.DatasetDict(a=split, b=split)):
+            assert "a, b" in one_line(lambda given=given: rows_of(given, model))
+
+
+def test_sequences_of_one_token_are_measured_without_a_perplexity(model):
+    ids = torch.randint(0, 500, (640, 1), generator=torch.Generator().manual_seed(3))
+    alone = hl.measure(model, ids)
+    assert alone.perplexity is None
+    padded = {"input_ids": torch.cat([ids, ids], 1), "attention_mask": torch.tensor([[1, 0]]).repeat(640, 1)}
+    assert hl.measure(model, padded)[0].r2 == pytest.approx(alone[0].r2, abs=1e-6)
+    for scored in (hl.perplexity, hl.losses):
+        assert "two tokens" in one_line(lambda scored=scored: scored(model, ids))
+    assert "two tokens" in one_line(lambda: hl.swap_costs(model, alone, ids))
 
 
 def test_a_loader_of_lists_gives_a_row_a_sequence(model, ids):
@@ -536,6 +591,9 @@ def test_a_ceiling_is_of_arrays_or_of_moments():
     train = hl.Moments(3, 2).update(torch.tensor(x[:300]), torch.tensor(y[:300]))
     test = hl.Moments(3, 2).update(torch.tensor(x[300:]), torch.tensor(y[300:]))
     assert hl.ceiling(train, test).r2 == pytest.approx(found.r2, abs=1e-12)
+    parts = (x[:300], y[:300], x[300:], y[300:])
+    for kind in (lambda part: part[::-1], lambda part: torch.tensor(part).to_sparse(), pd.DataFrame):
+        assert hl.ceiling(*map(kind, parts)).r2 == pytest.approx(expected, abs=1e-12)
     for bad in [(), (x,), (x, y), (train, x), (x, y, x), ("a", "b", "c", "d"), (x[:5], y, x, y), (x, y, x, None)]:
         one_line(lambda bad=bad: hl.ceiling(*bad))
 

@@ -343,12 +343,22 @@ def test_a_text_in_the_place_of_its_name_is_not_said_whole(tokenizer, text):
         (pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "give text_column= "),
         (pd.DataFrame({"a": ["x"]}), {"text_column": "b"}, "has no column 'b': give one of a"),
         (pd.DataFrame({"a": [1]}), {}, "column 'a' of the data set holds int at place 0"),
+        (pd.DataFrame(), {}, "the data set is empty"),
+        (["one", "half \ud83d of it"], {}, "at place 1"),
+        ({"train": datasets.Dataset.from_dict({"text": ["a"]})}, {}, "one split of it"),
     ],
 )
 def test_what_is_no_text_is_refused_in_one_line(tokenizer, given, options, message):
     with pytest.raises(InputError, match=message) as error:
         load_corpus(given, tokenizer, **options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("given", [["half \ud83d of it", *texts()], [3, *texts()]])
+def test_documents_of_a_corpus_that_are_no_text_are_refused(tokenizer, given):
+    for read in (Corpus.rows, Corpus.contiguous, lambda corpus: corpus.beginning(10**6)):
+        with pytest.raises(InputError, match=r"corpus toy holds .* at place 0"):
+            read(Corpus("toy", tokenizer, given))
 
 
 def test_a_public_data_set_is_packed_like_any_other(tokenizer, monkeypatch):

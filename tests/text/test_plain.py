@@ -1,16 +1,29 @@
 import bz2
 import codecs
 import gzip
+import json
 import lzma
 import re
 
+import datasets
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from howlinear.errors import InputError, SourceError
-from howlinear.text.plain import articles, decoded, paragraphs, pieces, read_path, read_text, sections, without_licence
+from howlinear.text.plain import (
+    articles,
+    column_of,
+    decoded,
+    paragraphs,
+    pieces,
+    read_path,
+    read_text,
+    sections,
+    without_licence,
+)
 
 EBOOK = """The Project Gutenberg EBook of Toy
 
@@ -99,6 +112,10 @@ def test_encodings_that_mark_themselves_are_named(read, name):
         "xz": lzma.compress(b"one"),
         "zip": b"PK\x03\x04\x14\xff",
         "PDF": b"%PDF-1.7\n\xe2",
+        "NumPy": b"\x93NUMPY\x01",
+        "Parquet": b"PAR1\x15\xff",
+        "Arrow": b"ARROW1\0\0\xff",
+        "pickle": b"\x80\x04",
     }.items(),
     ids=str,
 )
@@ -106,6 +123,8 @@ def test_text_that_is_packed_is_named_as_what_it_is(read, form, content):
     with pytest.raises(SourceError, match=form):
         read(content)
     assert read(b"BZh and %PDF are words") == ["BZh and %PDF are words"]
+    with pytest.raises(SourceError, match="iconv"):  # a price, in Windows-1252
+        read("€ 20".encode("cp1252"))
 
 
 def test_nul_bytes_are_named_with_their_line(read):
@@ -137,8 +156,94 @@ def test_cells_are_read_as_they_are_written_and_empty_ones_are_none(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": "007"}\n{"text": "2020-01-01"}\n{"text": null}\n{"text": "a\\nb"}\n')
     assert read_path(tmp_path / "t.csv") == (["007", "2020-01-01", "a\nb", "NA"], "")
     assert read_path(tmp_path / "t.jsonl") == (["007", "2020-01-01", "a\nb"], "")
-    (tmp_path / "t.jsonl").write_text('"one"\n\n"two"\n')
+    (tmp_path / "t.jsonl").write_text('"one"\n\nnull\n"two"\n')
     assert read_path(tmp_path / "t.jsonl") == (["one", "two"], "")
+
+
+ROWS = [{"text": "one", "n": 1}, {"text": "two", "n": 2}]
+BY_LINE = "\n".join(map(json.dumps, ROWS))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.ndjson", BY_LINE),
+        ("t.json", BY_LINE),
+        ("t.json", json.dumps(["one", "two"])),
+        ("t.json", json.dumps(ROWS, indent=1)),
+        ("t.json", json.dumps({"text": ["one", "two"], "n": [1, 2]})),
+        ("t.json", pd.DataFrame(ROWS).to_json()),
+        ("t.tsv", "text\tn\none\t1\ntwo\t2\n"),
+        ("t.jsonl.gz", gzip.compress(BY_LINE.encode(), mtime=0)),
+        ("t.CSV.GZ", gzip.compress(b"text,n\none,1\ntwo,2\n", mtime=0)),
+    ],
+)
+def test_a_table_of_any_form_gives_the_texts_of_its_column(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert read_path(tmp_path / name) == (["one", "two"], "")
+    assert read_path(tmp_path) == (["one", "two"], "")
+
+
+def test_one_object_is_one_row(tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps({"title": "a", "text": "one\n\ntwo"}))
+    assert read_path(tmp_path / "t.json") == (["one\n\ntwo"], "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.json", b'{"width": 3, "blocks": {"n": 2}}'),
+        ("t.json", b"3"),
+        ("t.json", b"[[1, 2], [3]]"),
+        ("t.json", b"[" * 100_000),
+        ("t.json", b'["one", {"text": "two"}]'),
+        ("t.jsonl", b'{"text": "one"}\n"two"'),
+        ("t.jsonl", b""),
+        ("t.jsonl.gz", gzip.compress(b"text " * 99, mtime=0)[:-9]),
+        ("t.csv.gz", b"text\none\n"),
+    ],
+)
+def test_a_table_without_texts_is_refused_in_one_line(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((InputError, SourceError)) as error:
+        read_path(tmp_path / name)
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_in_a_folder_json_that_is_no_text_is_passed_over(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "about.json").write_text('{"width": 3, "blocks": 2}')
+    texts, passed_over = read_path(tmp_path)
+    assert texts == ["one"]
+    assert passed_over.endswith(": 1")
+
+
+def test_a_saved_data_set_is_a_table_and_several_are_not(tmp_path):
+    saved = datasets.Dataset.from_list(ROWS)
+    datasets.DatasetDict(train=saved, test=saved).save_to_disk(tmp_path)
+    assert read_path(tmp_path / "train") == (["one", "two"], "")
+    with pytest.raises(InputError, match="test, train: give one of these"):
+        read_path(tmp_path)
+    (tmp_path / "train" / "state.json").write_text("{}")
+    with pytest.raises(SourceError, match="as a data set"):
+        read_path(tmp_path / "train")
+
+
+@pytest.mark.parametrize("cells", [["one", "half \ud83d of it"], [["o", "n"], ["e"]], [np.array([1, 2])] * 2])
+def test_cells_that_are_no_text_are_refused_with_their_place(tmp_path, cells):
+    place = "place 1" if isinstance(cells[0], str) else "place 0"
+    rows = [json.dumps({"text": cell}, default=np.ndarray.tolist) for cell in cells]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    with pytest.raises(InputError, match=place):
+        read_path(tmp_path / "t.jsonl")
+    with pytest.raises(InputError, match=place):
+        column_of(pd.DataFrame({"text": pd.Series(cells, dtype=object)}), None, "a table")
+
+
+def test_of_two_columns_of_one_name_none_is_taken():
+    with pytest.raises(InputError, match="2 columns 'text'"):
+        column_of(pd.DataFrame([["one", "two"]], columns=["text", "text"]), None, "a table")
 
 
 @pytest.mark.parametrize("rows", ["text\nHello, world\n", "text\none\nHello, world\n", "text,n\na,b,1\nc,d,2\n"])

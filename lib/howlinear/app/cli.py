@@ -60,7 +60,7 @@ CorpusName = Annotated[
     str,
     typer.Option(
         help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles; the path of a text "
-        "file, a folder of them, or a table (.jsonl, .csv, .parquet); or a data set of the Hub as "
+        "file, a folder of them, or a table (.jsonl, .json, .csv, .tsv, .parquet); or a data set of the Hub as "
         "owner/name:configuration:split, the last two of which may be left out"
     ),
 ]
@@ -766,7 +766,7 @@ def check_sources(models: list[str], corpora: list[str], reading: Reading) -> No
         path = Path(corpus)
         if streams.is_hub_id(corpus) and not path.exists():
             next(streams.texts_of(streams.open_hub(corpus), reading.text_column, corpus), None)
-        elif reading.text_column is not None or path.suffix.lower() in plain.TABLES:
+        elif reading.text_column is not None or plain.is_table(path):
             plain.read_path(path, reading.text_column)
         elif path.is_file():
             plain.read_bytes(path, most=1)

@@ -216,7 +216,8 @@ def moments_of(x: Any, y: Any) -> Moments:
     rows = []
     for name, given in (("X", x), ("Y", y)):
         try:
-            tensor = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+            array = given if isinstance(given, Tensor) else torch.as_tensor(np.ascontiguousarray(given))
+            tensor = array.detach().cpu().to_dense()
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"{name} is a {type(given).__name__} that holds no rows of numbers") from error
         if name == "Y" and tensor.ndim == 1:

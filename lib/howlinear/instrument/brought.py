@@ -22,7 +22,7 @@ from howlinear.errors import InputError
 from howlinear.models.checks import as_tensor, check_count
 from howlinear.models.load import model_of
 from howlinear.text.corpus import Corpus, load_corpus
-from howlinear.text.plain import COLUMNS, listed, usual_column
+from howlinear.text.plain import COLUMNS, as_list, cells_of, check_not_splits, filled, listed, usual_column
 from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
 from howlinear.text.streams import is_stream
 
@@ -89,10 +89,11 @@ def gathered(brought: Any) -> Any:
     if isinstance(brought, Rows | RowsOnRecord | Corpus | Tensor | str | Path):
         return brought
     if isinstance(brought, Mapping):
+        check_not_splits(brought)
         return _cells(brought) or brought  # rows of a data set come as a dict of its columns
     if _is_tokenised(brought):
         names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
-        cells = zip(*(brought[name] for name in names), strict=True)
+        cells = zip(*(cells_of(brought, name) for name in names), strict=True)
         return _joined([dict(zip(names, example, strict=True)) for example in cells])
     of_torch = isinstance(brought, Dataset) and not is_stream(brought)
     if of_torch or isinstance(brought, DataLoader | Iterator):
@@ -102,9 +103,9 @@ def gathered(brought: Any) -> Any:
         return _texts(batches) or _joined(batches)
     if _is_table(brought):
         return brought
-    if isinstance(brought, np.ndarray) or hasattr(brought, "to_list"):  # a column of pandas
-        cells = (brought.dropna() if hasattr(brought, "dropna") else brought).tolist()
-        return _no_paths(cells) if _are_strings(cells) else brought
+    if _is_column(brought):
+        cells = filled(as_list(brought))
+        return _no_paths(cells) if _are_strings(cells) else cells
     if not isinstance(brought, Iterable) or isinstance(brought, bytes) or hasattr(brought, "__array__"):
         return brought
     batches = _no_paths(listed(brought))
@@ -116,8 +117,13 @@ def gathered(brought: Any) -> Any:
         raise InputError(
             f"of these {len(batches)} items place {place} is {batches[place]!r:.40}, no string: give strings"
         )
-    of_batches = batches and not isinstance(brought, tuple)  # which may be ids and their mask
-    if of_batches and all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches):
+    if batches and len(batches) <= 3 and getattr(batches[0], "ndim", 0) == 2 and len(_named(batches)) > 1:
+        return _named(batches)  # ids, their mask and perhaps labels
+    if (
+        batches
+        and not isinstance(brought, tuple)
+        and all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches)
+    ):
         return _joined([_checked(batch) for batch in batches])
     return brought
 
@@ -127,6 +133,13 @@ IDS_AND_MASKS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input
 
 def _are_strings(items: Any) -> bool:
     return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
+
+
+def _is_column(brought: Any) -> bool:
+    """Whether something is a column of a table of pandas, polars or pyarrow, or an array of what may be strings."""
+    if isinstance(brought, np.ndarray):
+        return brought.dtype.kind in "OUT"
+    return hasattr(brought, "to_list") or hasattr(brought, "to_pylist")
 
 
 def _no_paths(items: list[Any]) -> list[Any]:
@@ -163,7 +176,8 @@ def _cells(item: Any) -> list[str] | None:
         return []
     if isinstance(cells, str):
         return [cells]
-    return list(cells) if _are_strings(cells) else None
+    cells = filled(as_list(cells)) if isinstance(cells, list | tuple) or _is_column(cells) else None
+    return cells if _are_strings(cells) else None
 
 
 def _examples(data: Any, order: Iterable[int] | None = None) -> list[Any]:
@@ -223,8 +237,10 @@ def _joined(batches: list[Any]) -> dict[str, Tensor]:
     """Batches, or examples, below one another.
 
     Raises:
-        InputError: they are neither token ids nor of one kind.
+        InputError: they are neither token ids nor of one kind, or there are none.
     """
+    if not batches:
+        raise InputError("a data set of 0 sequences: give one that holds token ids")
     given = [batch if isinstance(batch, Mapping) else _named(batch) for batch in batches]
     names = [name for name in given[0] if name != "labels"]
     if not names or any(set(names) != set(batch) - {"labels"} for batch in given):

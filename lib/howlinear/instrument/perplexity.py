@@ -82,14 +82,14 @@ class HeldOutLosses:
 
     Attributes:
         rows: whose held-out part counts.
-        predicts: whether there is a perplexity: the model predicts the next token, and the rows are tokens.
+        predicts: whether there is a perplexity: the model predicts the next token, and what is held out has one.
         parts: of each batch, its sequences that predict something, and the mean loss of each.
     """
 
     def __init__(self, model: PreTrainedModel, rows: Rows):
         """Start before the first batch."""
         self.rows = rows
-        self.predicts = is_causal(model) and rows.ids is not None
+        self.predicts = is_causal(model) and rows.ids is not None and bool(_predicted(rows).any())
         self.parts: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]] = []
 
     def wants(self, sequences: Int64[Tensor, " b"]) -> bool:
@@ -112,11 +112,10 @@ class HeldOutLosses:
         """Perplexity of all sequences that were added, in whatever order; None if the model predicts nothing.
 
         Raises:
-            InputError: there is nothing to predict, or a loss is not finite.
+            InputError: a loss is not finite.
         """
         if not self.predicts:
             return None
-        held_out(self.rows)
         sequences = torch.cat([sequences for sequences, _ in self.parts])
         means = torch.cat([means for _, means in self.parts])
         order = sequences.argsort()
@@ -189,7 +188,7 @@ def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
         raise InputError("perplexity needs held out sequences of at least two tokens, got None")
     ids, fold = rows.ids[rows.test], rows.fold[rows.test]
     mask = None if rows.mask is None else rows.mask[rows.test]
-    predicts = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]
+    predicts = _predicted(rows)
     if not predicts.any():
         raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
     besides = {name: tensor[rows.test] for name, tensor in rows.inputs.items() if name != "input_ids"}
@@ -199,6 +198,12 @@ def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
     longer = predicts.any(dim=1)
     besides = {name: tensor[longer] for name, tensor in besides.items()}
     return HeldOut(ids[longer], mask[longer], fold[longer], besides)
+
+
+def _predicted(rows: Rows) -> Bool[Tensor, "n places"]:
+    """Which places of the held-out sequences, from the second on, hold a token to predict."""
+    held = rows.ids[rows.test, 1:]
+    return torch.ones_like(held, dtype=torch.bool) if rows.mask is None else rows.mask[rows.test, 1:]
 
 
 def held_out_folds(

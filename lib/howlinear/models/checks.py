@@ -157,10 +157,10 @@ def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
         InputError: no whole numbers, not a row a sequence, or none at all.
     """
     ids = as_tensor(given, "token ids")
-    if ids.dtype != torch.long:
-        raise InputError(f"token ids are whole numbers, and these are {str(ids.dtype).removeprefix('torch.')}")
     if ids.ndim != 2 or ids.numel() == 0:
         raise InputError(f"token ids of shape {tuple(ids.shape)}: give (n_sequences, seq_len), neither of them 0")
+    if ids.dtype != torch.long:
+        raise InputError(f"token ids are whole numbers, and these are {str(ids.dtype).removeprefix('torch.')}")
     return ids
 
 

@@ -113,7 +113,9 @@ class Corpus:
     def in_order(self, seed: int = 0) -> Iterator[Document]:
         """The documents in the text's own order; built-in corpora are made of files, whose order the seed decides."""
         documents = self.documents(seed) if callable(self.documents) else self.documents
-        return (Document(given) if isinstance(given, str) else given for given in documents)
+        for place, given in enumerate(documents):
+            plain.check_strings([given.text if isinstance(given, Document) else given], f"corpus {self.name}", place)
+            yield given if isinstance(given, Document) else Document(given)
 
     def _shuffled(self, seed: int) -> Iterable[Document]:
         """The documents in an order that the seed decides."""
@@ -143,9 +145,9 @@ def load_corpus(
     Args:
         text: `docs`, `code` or `cpp` (offline); `wikitext`, `wikitext_test`, `moby_dick` or `puzzles` (the paper's;
             see `text.library` for where from); the path of a UTF-8 text file, of a folder of them, or of a table
-            (.jsonl, .csv, .parquet), which a folder may hold too; the id of any data set on the Hub, of which only what
-            is needed is fetched (`text.streams`); strings, or rows as dicts, in anything iterable; a
-            `datasets.Dataset` or `IterableDataset`.
+            (.jsonl, .json, .csv, .tsv, .parquet), which a folder may hold too; the id of any data set on the Hub, of
+            which only what is needed is fetched (`text.streams`); strings, or rows as dicts, in anything iterable; a
+            `datasets.Dataset` or `IterableDataset`; a table of pandas, polars or pyarrow.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
         text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
@@ -199,6 +201,7 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
     Raises:
         InputError: it is neither.
     """
+    plain.check_not_splits(given)
     if hasattr(given, "columns") or isinstance(getattr(given, "column_names", None), list):
         texts = plain.column_of(given, column, "the data set")
         return f"a data set of {len(texts):,} rows", texts

@@ -8,16 +8,19 @@ licence.
 from __future__ import annotations
 
 import codecs
+import gzip
 import io
 import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Sequence, Set
+import zlib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import HowlinearError, InputError, SourceError
 
 TITLE = re.compile(r"\s*= [^=](.*[^=])? =\s*")  # ` = Title = `; sections have more of them, ` = = History = = `
 GUTENBERG_START = re.compile(r"\*\*\* ?START OF TH(E|IS) PROJECT GUTENBERG EBOOK.*")
@@ -36,8 +39,15 @@ PACKED = {  # how files begin that hold text, but not as text
     b"\x28\xb5\x2f\xfd": "compressed by Zstandard",
     b"PK\x03\x04": "a zip archive or an office document",
     b"%PDF": "a PDF",
+    b"PAR1": "a table of Parquet without its ending",
+    b"ARROW1": "a table of Arrow",
+    b"\xff\xff\xff\xff": "a table of Arrow",
+    b"\x93NUMPY": "an array of NumPy",
+    b"\x80\x04": "a pickle",
+    b"SQLite format 3\0": "an SQLite database",
 }
-TABLES = (".jsonl", ".csv", ".parquet")
+TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+PACKED_TABLE = ".gz"  # may follow the ending of a table
 COLUMNS = ("text", "content")  # that are text in most data sets
 PIECES = 128  # documents that a text is cut into, or more
 PIECE = 2_000  # characters of such a document at most, some 500 tokens
@@ -49,6 +59,8 @@ PIECE = 2_000  # characters of such a document at most, some 500 tokens
 def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
     """The texts that lie at a path: of a table the rows of a column; of a folder each file, likewise; or one file.
 
+    A folder that `save_to_disk` of a `datasets.Dataset` wrote is a table.
+
     Returns:
         The texts; and what was passed over, in words, empty if nothing.
 
@@ -56,10 +68,10 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
         SourceError: the path cannot be read, or is not UTF-8 text; names the line.
         InputError: a column of what has none, or not a column of texts.
     """
-    if path.is_dir():
-        return _read_folder(path, column)
     if is_table(path):
         return column_of(_read_table(path), column, str(path)), ""
+    if path.is_dir():
+        return _read_folder(path, column)
     if column is not None:
         raise _without_columns(path)
     return [read_text(path)], ""
@@ -76,8 +88,23 @@ def check_not_blank(texts: Sequence[str], name: str) -> None:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table, by its name."""
-    return path.suffix.lower() in TABLES
+    """Whether a path is a table: a file by its name, a folder by what `datasets` wrote into it.
+
+    Raises:
+        InputError: a folder of several data sets, the splits of a `DatasetDict`.
+    """
+    if not path.is_dir():
+        return _ending(path) in TABLES
+    if (path / "dataset_dict.json").is_file():
+        splits = sorted(split.parent.name for split in path.glob("*/state.json"))
+        raise InputError(f"{path} holds a split in each of its folders {', '.join(splits)}: give one of these")
+    return (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+
+
+def _ending(path: Path) -> str:
+    """The ending of a name, in small letters, without that of gzip."""
+    packed = path.suffix.lower() == PACKED_TABLE
+    return (path.with_suffix("") if packed else path).suffix.lower()
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
@@ -92,6 +119,8 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     """The texts of every file below a folder, in the order of their names, but for hidden ones and what is no text.
 
+    Many folders hold a `.json` that is about their files and no text itself, and such a one is passed over.
+
     Raises:
         SourceError: a table that is damaged.
         InputError: a table without such a column, or a column of a folder without tables.
@@ -103,14 +132,13 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     if column is not None and not any(map(is_table, paths)):
         raise _without_columns(folder)
     for path in paths:
-        if is_table(path):
-            texts += column_of(_read_table(path), column, str(path))
-            continue
         try:
-            texts.append(read_text(path))
-        except SourceError:
+            texts += column_of(_read_table(path), column, str(path)) if is_table(path) else [read_text(path)]
+        except HowlinearError:
+            if is_table(path) and _ending(path) != ".json":
+                raise
             others += 1
-    passed_over = f"files that are not UTF-8 text and were passed over: {others:,}" if others else ""
+    passed_over = f"files that hold no text, or not in UTF-8, and were passed over: {others:,}" if others else ""
     return texts, passed_over
 
 
@@ -126,26 +154,69 @@ def _read_table(path: Path) -> Any:
     """
     import pandas as pd
 
-    read_bytes(path, most=1)  # a file that is not there is said as of any text
-    text = "" if path.suffix.lower() == ".parquet" else decoded(read_bytes(path), str(path))
+    ending = _ending(path)
+    if not path.is_dir():
+        read_bytes(path, most=1)  # a file that is not there is said as of any text
+    binary = path.is_dir() or ending == ".parquet"
+    text = "" if binary else decoded(_unpacked(path), str(path))
     try:
-        if path.suffix.lower() == ".csv":
+        if path.is_dir():
+            from datasets import load_from_disk  # slow to import, and needless for other tables
+
+            return load_from_disk(str(path))
+        if ending == ".parquet":
+            return pd.read_parquet(path)
+        if ending in (".csv", ".tsv"):
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header: commas in a text
-                return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
-        if path.suffix.lower() == ".parquet":
-            return pd.read_parquet(path)
-        return pd.DataFrame([json.loads(line) for line in text.split("\n") if line.strip()])
-    except (ValueError, OSError, pd.errors.ParserWarning) as error:  # what pandas and pyarrow raise of damaged files
+                separator = "\t" if ending == ".tsv" else ","
+                return pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, index_col=False)
+        return pd.DataFrame(_json_rows(text, ending), dtype=object)
+    except (ValueError, OSError, LookupError, RecursionError, pd.errors.ParserWarning) as error:  # of damaged files
         reason = " ".join(str(error).split())
-        raise SourceError(f"cannot read {path} as {path.suffix.lower()}: {reason}") from error
+        raise SourceError(f"cannot read {path} as {ending or 'a data set'}: {reason}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a file, which gzip may have packed if its name says so.
+
+    Raises:
+        SourceError: it cannot be read, or not unpacked.
+    """
+    content = read_bytes(path)
+    if path.suffix.lower() != PACKED_TABLE:
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"cannot unpack {path}: {error}; is it a whole gzip file?") from error
+
+
+def _json_rows(text: str, ending: str) -> list[Any] | dict[str, Any]:
+    """The rows, or the columns, of a table in JSON: a row a line, or all of it one list or one object.
+
+    Raises:
+        ValueError: it is no JSON, or no table.
+    """
+    try:
+        whole = json.loads(text) if ending == ".json" else None
+    except json.JSONDecodeError:
+        whole = None  # many a .json has a row a line
+    if isinstance(whole, dict):
+        of_columns = any(all(isinstance(cells, kind) for cells in whole.values()) for kind in (list, dict))
+        return whole if of_columns else [whole]
+    rows = [json.loads(line) for line in text.split("\n") if line.strip()] if whole is None else whole
+    rows = filled(rows) if isinstance(rows, list) else None
+    if rows is None or len({len(row) if isinstance(row, list) else type(row) for row in rows}) > 1:
+        raise ValueError("it is no table: give a list of texts or of objects, or an object of columns")
+    return rows
 
 
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
     """The texts in a column of a table; empty cells are none.
 
     Args:
-        table: a `datasets.Dataset` or a `pandas.DataFrame`.
+        table: of `datasets`, pandas, polars or pyarrow.
         column: its name; by default `text`, `content` or the only one there is.
         source: what to call the table.
 
@@ -153,20 +224,62 @@ def column_of(table: Any, column: str | None, source: str) -> list[str]:
         InputError: no such column, none given where there are several, or one that holds something else.
     """
     names = getattr(table, "column_names", None)
-    names = {str(name): name for name in (table.columns if names is None else names)}
-    column = check_column(list(names), column, source)
-    empty = ("NoneType", "NAType")  # and NaN, as pandas has it
-    cells = [cell for cell in table[names[column]] if type(cell).__name__ not in empty and cell == cell]
+    names = list(table.columns if names is None else names)
+    column = check_column([str(name) for name in names], column, source)
+    cells = filled(cells_of(table, next(name for name in names if str(name) == column)))
     check_strings(cells, f"column {column!r} of {source}")
     return cells
+
+
+def cells_of(table: Any, name: Any) -> list[Any]:
+    """The cells in a column of a table of `datasets`, pandas, polars or pyarrow.
+
+    Raises:
+        InputError: a table whose columns are not there yet.
+    """
+    try:
+        return as_list(table[name])
+    except TypeError as error:  # of a lazy frame
+        raise InputError(f"a {type(table).__name__} gives no column {name!r}: collect it first") from error
+
+
+def as_list(column: Any) -> list[Any]:
+    """A column, whoever made it, as a list of what Python has."""
+    for way in ("to_pylist", "to_list", "tolist"):
+        if hasattr(column, way):
+            return getattr(column, way)()
+    return list(column)
+
+
+def filled(cells: list[Any]) -> list[Any]:
+    """The cells that are not empty: None, NA and NaN are."""
+    empty = ("NoneType", "NAType")
+    return [
+        cell for cell in cells if type(cell).__name__ not in empty and not (isinstance(cell, Real) and cell != cell)
+    ]
+
+
+def check_not_splits(given: Any) -> None:
+    """Refuse several data sets by name: no one of them is taken unasked.
+
+    Raises:
+        InputError: says which there are.
+    """
+    if isinstance(given, Mapping) and given and all(hasattr(part, "column_names") for part in given.values()):
+        names = [str(name) for name in given]
+        raise InputError(
+            f"a {type(given).__name__} of the splits {', '.join(names)}: give one split of it, as data[{names[0]!r}]"
+        )
 
 
 def check_column(names: list[str], column: str | None, source: str) -> str:
     """The column of a table that is text: the one that was named, or `text`, `content`, or the only one.
 
     Raises:
-        InputError: there is none by that name, or none was named where there are several.
+        InputError: there is none by that name, or more than one, or none was named where there are several.
     """
+    if not names:
+        raise InputError(f"{source} is empty: a corpus holds text")
     there = ", ".join(names)
     if column is None:
         column = usual_column(names)
@@ -174,6 +287,8 @@ def check_column(names: list[str], column: str | None, source: str) -> str:
             raise InputError(f"which column of {source} is text? give text_column= (--text-column), one of {there}")
     if column not in names:
         raise InputError(f"{source} has no column {column!r}: give one of {there}")
+    if names.count(column) > 1:
+        raise InputError(f"{source} has {names.count(column)} columns {column!r}: give a table with one of them")
     return column
 
 
@@ -196,6 +311,14 @@ def check_strings(cells: list[Any], source: str, start: int = 0) -> None:
     for place, cell in enumerate(cells, start):
         if not isinstance(cell, str):
             raise InputError(f"{source} holds {type(cell).__name__} at place {place}: give strings")
+        try:
+            cell.encode()
+        except UnicodeEncodeError as error:
+            around = cell[max(0, error.start - 20) : error.start + 20]
+            raise InputError(
+                f"{source} holds half a character, a lone surrogate, at place {place} in {around!a}: no tokenizer "
+                "reads it; text.encode(errors='replace').decode() puts a ? in its place"
+            ) from error
 
 
 def read_bytes(path: Path, most: int = -1) -> bytes:

@@ -223,6 +223,8 @@ class ModelInputs(Rows):
         if scalars:
             raise InputError(f"{scalars[0]} is a single number: the first axis of every input is that of sequences")
         n = max((len(tensor) for tensor in tensors.values()), default=0)  # of tensors of other lengths the check says
+        if tensors and not n:
+            raise InputError(f"{', '.join(tensors)} without a sequence: give one or more")
         test, fold = split_in_turn(n, folds)
         return cls(tensors, test, fold)
 
