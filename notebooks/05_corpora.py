@@ -279,13 +279,13 @@ wide = costs.pivot(index=["model", "block"], columns="corpus", values=["own", "e
 print(wide.dropna(axis=1, how="all").round(2).to_string())
 
 # %% [markdown]
-# How often is the main corpus' map surely the dearer one on another text, and by how much does a block's gain differ
+# How often is the main corpus' map surely the costlier one on another text, and by how much does a block's gain differ
 # from text to text?
 
 # %% tags=["nbval-check-output"]
 elsewhere = costs[costs["corpus"] != main].dropna(subset="extra")
 gains = costs.groupby(["model", "block"])["gain"]
-print(f"the map of {main} is surely dearer in {(elsewhere['extra_low'] > 0).sum()} of {len(elsewhere)} swaps")
+print(f"the map of {main} is surely costlier in {(elsewhere['extra_low'] > 0).sum()} of {len(elsewhere)} swaps")
 print((gains.max() - gains.min()).groupby("model").max().round(2).to_dict())
 
 # %%

@@ -79,7 +79,7 @@ run.answer()
 # ## Idea
 #
 # $R^2_{\mathrm{lin}}$ treats all variance alike. The loss does not: an error in a direction that no later layer reads
-# is free, and an error of one part in a hundred in a block that everything rests on is dear. So ask the loss. Its
+# is free, and an error of one part in a hundred in a block that everything rests on is costly. So ask the loss. Its
 # gradient at the block's output says, token by token, which way it hurts to push. Collect the second moment of these
 # gradients, and weigh the map's error by it: that is the block's *price*. One backward pass prices every block.
 #

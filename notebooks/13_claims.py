@@ -221,8 +221,8 @@ print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
 #   as many steps as the *square* of the condition number (notebook 07), so the rule leaves out blocks that it should
 #   ask.
 # - That $R^2_{\mathrm{lin}}$ and the cost of a swap come apart is the paper's own finding (*dissociation*,
-#   *linear-and-dear*), and so is that a nearly linear block may be dear. Only whether the same pattern shows is ours to
-#   check here.
+#   *linear-and-dear*), and so is that a nearly linear block may be costly. Only whether the same pattern shows is ours
+#   to check here.
 # - *gain-not-residual* is judged as the paper judges it, over all blocks. Beside it stands $r$ without the two end
 #   blocks: where the two differ, a block or two make the correlation, here and in the paper's own GPT-2.
 # - Verdicts of ✓ need not be independent. *heterogeneous*, *adjacent*, *non-monotone* and *text-same-shape* can all be

@@ -26,7 +26,7 @@ blocks: list | str | None = None  # which blocks of each model: numbers, or a ru
 fit_rows: int | None = None  # token rows of the main text, a quarter of them held out; None: all
 choose_rows: int | None = 2048  # token rows that thresholds are chosen on; None: all of their documents
 cost_rows: int | None = 4096  # held-out token rows that costs are measured on; None: all
-curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the dearest block
+curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the costliest block
 planted_model: str | None = None  # in which model tokens are made straight; None: the run's first with a loss
 planted_in: list | str = "depth 0.9"  # in which of its blocks: a rule, or a list of a number
 planted_text: str | None = None  # on which text; None: the run's main text
@@ -52,7 +52,7 @@ print("models:", ", ".join(models) or "none", "· text:", run.corpora[0])
 # %% [markdown]
 # ## Predict first
 #
-# 1. In the dearest block of each model a line for *all* tokens raises perplexity by far more than 1 %. If it may rise
+# 1. In the costliest block of each model a line for *all* tokens raises perplexity by far more than 1 %. If it may rise
 #    by 1 %, what share of the tokens can take the line: a tenth, a half, nearly all?
 # 2. The same share of the tokens takes the line, but they are drawn at random. How many times as much does that cost?
 # 3. The error of a line on a token is the block's output minus the line's. How much of the logarithm of its squared
@@ -177,7 +177,7 @@ tables = {name: run.record(name, measure.stack(name, surveys)) for name in measu
 measure.side_by_side(tables["costs"]).round(1)
 
 # %% [markdown]
-# Means over all blocks, and over the *dear* ones, in which all tokens on the line would cost more than is allowed (on
+# Means over all blocks, and over the *costly* ones, in which all tokens on the line would cost more than is allowed (on
 # the second part of the text). Then the gates of all blocks at once:
 
 # %% tags=["nbval-check-output"]
@@ -212,7 +212,7 @@ _ = run.figure(figure, "shares")
 # %% [markdown]
 # ## Figure: what a share of the tokens costs
 #
-# **How to read it.** The dearest block of each model. Across: the share of tokens that take the line; up, by how much
+# **How to read it.** The costliest block of each model. Across: the share of tokens that take the line; up, by how much
 # perplexity rises on held-out text, on a scale that is linear from −1 to 1 % and logarithmic beyond. Pluses: the gate's
 # tokens on the first line, not fitted anew. At the right end all meet, since all tokens take the same line. The
 # dash-dotted line is the rise that is allowed.

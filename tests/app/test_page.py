@@ -129,7 +129,7 @@ def test_what_to_think_of_it_by_hand():
     span, dearest, massive, rank = thoughts(replace(made_up(r2, {1: 0.2, 2: 0.55}), costs=costing(deltas)))
     assert span == "R²_lin goes from 0.300 (block 3) to 0.900 (block 0)."
     assert dearest == (
-        "The dearest swap is that of block 4: its map costs +4.25 of perplexity in its place (95 % interval +3.75 to "
+        "The costliest swap is that of block 4: its map costs +4.25 of perplexity in its place (95 % interval +3.75 to "
         "+4.75), with an R²_lin of 0.400; 4 of 6 blocks have a higher one."
     )
     assert massive.startswith("Massive rows decide block 1: R²_lin rests on at most 12 of 1,280 rows")

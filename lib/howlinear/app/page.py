@@ -82,7 +82,7 @@ def render_page(template: str, draw: Callable[[], Figure], *sections: Section, *
 
 
 def thoughts(profile: Profile) -> list[str]:
-    """What to think of a measurement, a sentence each: its span, its dearest block, and what R²_lin does not tell."""
+    """What to think of a measurement, a sentence each: its span, its costliest block, and what R²_lin does not tell."""
     r2 = {block: found.r2 for block, found in profile.defined.items()}
     least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
     sentences = []
@@ -92,13 +92,13 @@ def thoughts(profile: Profile) -> list[str]:
         sentences.append(f"R²_lin goes from {r2[least]:.3f} (block {least}) to {r2[most]:.3f} (block {most}).")
     costs = {block: cost for block, cost in (profile.costs or {}).items() if block in r2}
     if costs:
-        dearest = max(costs, key=lambda block: costs[block].delta)
-        cost = costs[dearest]
-        more_linear = sum(value > r2[dearest] for value in r2.values())
+        costliest = max(costs, key=lambda block: costs[block].delta)
+        cost = costs[costliest]
+        more_linear = sum(value > r2[costliest] for value in r2.values())
         beside = f"; {more_linear} of {len(r2)} blocks have a higher one" if len(r2) > 1 else ""
         sentences.append(
-            f"The dearest swap is that of block {dearest}: its map costs {cost.delta:+.2f} of perplexity in its place "
-            f"(95 % interval {cost.low:+.2f} to {cost.high:+.2f}), with an R²_lin of {r2[dearest]:.3f}{beside}."
+            f"The costliest swap is that of block {costliest}: its map costs {cost.delta:+.2f} of perplexity in its "
+            f"place (95 % interval {cost.low:+.2f} to {cost.high:+.2f}), with an R²_lin of {r2[costliest]:.3f}{beside}."
         )
     sentences.append(_massive_rows_sentence(profile))
     sentences.append(f"R²_lin alone does not rank blocks by what swapping them costs{_ranking_clause(profile)}.")
