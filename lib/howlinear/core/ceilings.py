@@ -228,8 +228,9 @@ def moments_of(x: Any, y: Any) -> Moments:
     if len(rows[0]) != len(rows[1]):
         raise InputError(f"{len(rows[0])} rows of X and {len(rows[1])} of Y: a row of each belongs together")
     moments = Moments(rows[0].shape[1], rows[1].shape[1]).update(*rows)
-    _check_offset("X", rows[0], moments.sxx.diagonal(), moments.mean_x)
-    _check_offset("Y", rows[1], moments.syy, moments.mean_y)
+    if moments.finite:
+        _check_offset("X", rows[0], moments.sxx.diagonal(), moments.mean_x)
+        _check_offset("Y", rows[1], moments.syy, moments.mean_y)
     return moments
 
 
