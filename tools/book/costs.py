@@ -188,7 +188,7 @@ def layer_by_layer(found: Mapping[str, Any]) -> str:
         )
     machine = found["machine"]
     about = f"Measured on one thread of {machine['processor']}, at a load of {machine['load']:.1f} (above 1 other work "
-    about += "ran beside it); the weights of LLaMA's shape are random."
+    about += "ran beside it); the weights of LLaMA's shape are random, and a few of its layers have the peak of all."
     return f"{about}\n\n{markdown(rows)}"
 
 
