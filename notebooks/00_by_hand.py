@@ -385,7 +385,7 @@ run.save()
 run.conclusion()
 
 # %% [markdown]
-# | | the paper | ours |
+# | | the paper (arXiv 2606.19379, which this book reproduces) | ours |
 # |---|---|---|
 # | method | a hook, a least-squares line, $R^2$ on rows held out | the same; split by document |
 # | blocks of one model | differ widely | see above |

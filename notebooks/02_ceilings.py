@@ -14,7 +14,7 @@
 # **Question.** Take the cloud of pairs $(x, y)$ from notebook 01. What share of the output's variance does the
 # least-squares affine map explain, on text it has not seen?
 #
-# **You need** notebook 01, and least squares. **You learn** to read a profile of $R^2_{\mathrm{lin}}$ with its
+# **You need** notebook 01. **You learn** to read a *profile*, $R^2_{\mathrm{lin}}$ against depth, with its
 # intervals, and to keep apart how linear a block is and what its line costs. **Time** 35 minutes to read, one or two to
 # run.
 
@@ -60,8 +60,8 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# Draw the best straight line through the cloud, then ask on *other* documents how far the outputs lie from it,
-# relative to how far they lie from their own mean. One minus that ratio is the share explained: 1 for a block that is
+# Draw the best straight line through the cloud, then add up, on *other* documents, the squared distances of the outputs
+# from it, and those from their own mean. One minus the ratio of the two is the share explained: 1 for a block that is
 # affine on real text, 0 for one whose best guess is its mean, and below 0 for a line that does harm.
 #
 # Two things make the number trustworthy. The line is the *exact* least-squares solution, so no optimiser can be
@@ -464,8 +464,8 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   than the mean on the same rows rounded.
 # - Why untrained blocks differ by architecture: with small random weights, hidden values are small, and
 #   $\mathrm{GELU}(h) \approx h/2 + 0.4h^2$ is nearly straight, while SwiGLU multiplies two projections,
-#   $\mathrm{silu}(g)\,u \approx g\,u/2$. Such a product has no straight part where inputs are symmetric about their
-#   mean; real inputs are skewed, and a line finds that part. So the architecture sets where a block starts (dotted
+#   $\mathrm{silu}(g)\,u \approx g\,u/2$. Such a product has no straight part where inputs are symmetric about 0; real
+#   inputs are off centre and skewed, and a line finds that part. So the architecture sets where a block starts (dotted
 #   lines), and training where it goes (*trained − fresh*).
 # - Why linear blocks may be costly to replace: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the
 #   rest of the model does with that variance. That the two come apart is what the paper finds as well (§5.6).

@@ -88,7 +88,7 @@ run.answer()
 # After the line, the next plainest thing is a *product*: $(a \cdot x)(b \cdot x)$ is a saddle, bent up along one
 # direction and down along another, or up alone where $a$ and $b$ are parallel. Sixteen such products, mixed into the
 # outputs, make a bilinear branch of rank 16. If the residual is bent in few directions, the branch takes most of it; if
-# it is bent a little in every direction, or as no product is, it takes little.
+# it is bent a little in every direction, or in a way that no product bends, it takes little.
 #
 # A small gain by itself says nothing: perhaps there was nothing to find, perhaps we looked badly. So we look twice. The
 # same probe, on the same rows, must find a branch that *we* planted, and must not find one in shuffled rows.
@@ -377,7 +377,7 @@ controls.pivot_table(index=["model", "block"], columns="control", values="r2", s
 
 # %% [markdown]
 # Beside $R^2$ the paper gives the mean *cosine* of outputs and predictions, the *root mean squared error*, and a
-# *conjunction index*. With $r(x)$ the mean of a map's outputs and $A, B$ the two halves of its inputs,
+# *conjunction index*. With $r(x)$ the mean of a map's outputs and $A, B$ here the two halves of its inputs,
 #
 # $$ \text{index} = \mathbb E\,\Big[\operatorname{clip}\Big(\frac{\Delta_A + \Delta_B - \Delta_{AB}}{|\Delta_{AB}|},
 #    0, 1\Big)\Big], \qquad \Delta_S = r(x) - r(x \text{ with } S \text{ at } 0) . $$
@@ -407,7 +407,7 @@ measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 
 # %% [markdown]
 # Does the language model notice the products? We put each block's line in its place, and the line with the products of
-# one fit of our probe, and let the model read the held-out text. (The paper's figures of perplexity train the whole
+# one fit of our probe, and let the model read the held-out text. (For its perplexities the paper trains the whole
 # layer, line and all, for 12,000 steps; ours is the closed form and a probe that sees some thousand rows.) An encoder
 # predicts no next token: it has no perplexity to lose, and no points in panel (b).
 
@@ -549,8 +549,9 @@ if relative_size is not None:
     print("right:", round(relative_size, 2))
 
 # %% [markdown]
-# **2 (medium).** Close the gate without changing the function: make a branch with $A$ ten times larger and a readout
-# ten times smaller. `dataclasses.replace(fitted, …)` makes it; `slope` and `level`, each product's line, change too.
+# **2 (medium).** Shrink the readout, as a closing gate would, without changing the function: make a branch with $A$ ten
+# times larger and $U$ ten times smaller. `dataclasses.replace(fitted, …)` makes it; `slope` and `level`, each product's
+# line, change too.
 #
 # <details><summary>Hint</summary>
 #

@@ -107,8 +107,8 @@ run.answer()
 #
 # </details>
 #
-# Three features are enough to follow by hand: the first is nine times louder than the others, and the line explains it
-# alone.
+# Three features are enough to follow by hand: the first has nine times the variance of each of the others, and the line
+# explains nothing of the other two.
 
 # %%
 from howlinear.ideas.rank import measure, scores, spread
@@ -290,8 +290,8 @@ print(measure.reduced_table(blocks).round(1).to_string())
 # **How to read it.** Thin lines are blocks, thick ones their mean by model. (a) $R^2$ of what is left when the $k$
 # loudest output features are left out; dotted grey: the planted block with one loud feature. (b) The same with the $k$
 # loudest directions; dotted: the planted block with one loud direction. (c) $R^2$ within each band of token frequency,
-# about the band's own mean. (d) By how much $R^2$ rises when the heaviest rows (filled) or position 0 (open) are left
-# out, with intervals for the first; a few heavy rows make them wide.
+# about the band's own mean. (d) By how much $R^2$ rises when the rows of highest leverage (filled) or position 0 (open)
+# are left out, with intervals for the first; a few such rows make them wide.
 
 # %%
 planted_rest = measure.loudest_table(planted_views, counts)
@@ -432,7 +432,8 @@ if variance is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `howlinear.core.fold_maps.fit_folds` makes the map, and `scores.directions` the directions as columns.
+# Step 1: `sample = middle_block.rows()`, and `maps = fit_folds(middle_block.train, refit=False)` from
+# `howlinear.core.fold_maps`. `scores.directions(sample.y[~sample.test])` has the directions as columns: the `basis`.
 #
 # Step 2: `scores.score_rows(maps, rows, basis).whole.median()` scores it, with `token_rows.select(sample, sample.test)`
 # for the rows.

@@ -235,7 +235,7 @@ seen = run.record("drops_by_training", measure.drops_by_training(transfer, TRAIN
 print("mean drop, fitted → scored:\n" + seen.round(2).to_string(index=False))
 
 # %% [markdown]
-# Two practical questions, for a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map,
+# Three questions, for a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map,
 # and what does the main corpus' map cost *extra*, as if the model were compressed on one text and deployed on another?
 # (Below 0, the line does better than what it replaces.) Is the gain of notebook 03's rank-16 *bilinear* branch the same
 # everywhere? An encoder predicts no next token, so the first two questions do not apply to it; the third does.
@@ -393,6 +393,8 @@ if moved_r2 is not None:
 # Step 1: `kept[main].train` is the list of train folds, and folds add up.
 #
 # Step 2: `howlinear.ideas.corpora.transfer.likeness` takes two maps, and the moments of the rows to compare them on.
+#
+# Step 3: the yardstick is for two draws as large as all train folds together. How many rows has each of your two maps?
 #
 # </details>
 

@@ -104,7 +104,7 @@ run.answer()
 # To second order, adding $-r$ to the output changes the loss by $-g \cdot r + \tfrac12 r^\top H r$, with the matrix $H$
 # of second derivatives. $H$ is far too large to compute. But the loss is $-\log p$ of the next token, and if that token
 # were drawn from the model's own predictions, the mean of $g g^\top$ would be the mean of $H$ with respect to those
-# predictions: this is the Fisher information. Text is not drawn so, and the price takes it as if it were. On the mean
+# predictions: this is the Fisher information. Text is not drawn so, and the price takes it as if it were. On average
 # $\tfrac12 r^\top H r$ then becomes $\tfrac12 (g \cdot r)^2 = \tfrac12 \sum_{ij} g_i g_j\, r_i r_j$. If $g$ and $r$ of
 # a token have nothing to do with each other, the mean of the products is the product of the means,
 # $\tfrac12 \sum_{ij} \mathbb E[g_i g_j]\, \mathbb E[r_i r_j]$, and that sum is the trace.
@@ -170,14 +170,15 @@ for name, stored in captures.items():
 costs = {name: block_costs(models[name], captures[name].blocks, maps[name], texts[name]) for name in models}
 
 # %% [markdown]
-# Then the signals, which swap nothing on held-out text. The table below shows four: the paper's own, $1 -
+# Then the signals, which put no line in place on held-out text. The table below shows four: the paper's own, $1 -
 # R^2_{\mathrm{lin}}$; the *price*, by which `howlinear compress --max-dppl` goes; and the two of all others that rank
 # the costs best. Among these others are:
 #
 # - *residual*, the mean squared length of the line's error $r$, and *residual / stream*, the same as a share of the
 #   residual stream's variance. $1 - R^2_{\mathrm{lin}}$ is the same error as a share of the output's own variance, so
 #   that a large error in a loud block counts for little;
-# - *ablation*, the cost of mean ablation, and *ablation × (1 − R²)*, that times the share that the line misses.
+# - *ablation*, the cost of mean ablation, measured on the held-out text itself, and *ablation × (1 − R²)*, that times
+#   the share that the line misses.
 #
 # <details><summary>Signals that other papers choose blocks by</summary>
 #

@@ -97,7 +97,7 @@ run.answer()
 # `.after(t)` is $W_t$, `.unlearned(t)` the second line, and `.steps_to(gap)` inverts it. We take $\eta = 1/\lambda_1$,
 # where no direction overshoots.
 #
-# On a case small enough to follow: two inputs, one a tenth as loud as the other, and an output that owes half of its
+# On a case small enough to follow: two inputs, of standard deviations 1 and 0.1, and an output that owes half of its
 # variance to each. We take the steps, and compare with the prediction.
 
 # %%
@@ -150,8 +150,8 @@ plt.show()
 #
 # First the forecast for every block, before any optimiser has moved. `reached` is the $R^2$ predicted for gradient
 # descent after our steps, `asleep` the number of directions of which less than half is learned by then, `asleep_share`
-# the share of the output's variance that the map explains through these, and `steps_needed` the steps after which a
-# hundredth of that variance is left to learn.
+# the share of the output's variance that the map explains through these, and `steps_needed` the steps after which no
+# more than a hundredth of the output's whole variance is left to learn.
 
 # %%
 forecasts = measure.forecasts(models, steps)
@@ -271,7 +271,8 @@ plt.show()
 # **The paper's own baseline.** It tunes nothing: a linear layer as torch starts it, inputs as they come, a rate of
 # $10^{-3}$ throughout, 3,000 steps of 256 rows. Its text says SGD; its public driver takes AdamW; we run both
 # (`baseline.baseline`). First on a planted problem whose answer we know: the exact map explains 0.95, directions of the
-# inputs fall in loudness by $10^4$, each carries as much of the output, and one output is ten times as loud.
+# inputs fall in standard deviation by $10^4$, each carries an equal share of the output, and one output has ten times
+# the standard deviation of the others.
 
 # %%
 import pandas as pd

@@ -91,7 +91,7 @@ run.answer()
 #
 # </details>
 #
-# Covariances leave the turn $Q$ open; we take the one nearest to none. Two models trained apart share no directions,
+# Covariances leave the rotation $Q$ open; we take the one nearest to identity. Models trained apart share no direction,
 # so a transplant is also a turn, and *turned* is its control. On normal inputs the best map is the *mean slope*
 # (Stein's lemma), and Hermite's expansion gives the outputs' variance: $R^2_{\mathrm{lin}}$ needs no rows there.
 # All fits use the stored sample, held out by document; it is smaller than notebook 02's rows, so compare numbers
@@ -204,7 +204,7 @@ means[list(measure.CONTROLS)].round(2)
 
 # %% [markdown]
 # Does the closed form agree with the fit on normal rows? A fit on $n$ rows of rank $r$ pays for its weights with a
-# held-out residual about $1 + r/(n - r - 2)$ times too large; *priced* takes that into account.
+# held-out residual about $1 + r/(n - r - 2)$ times the best line's; *priced* takes that into account.
 
 # %% tags=["nbval-check-output"]
 normal = measure.closed_form(fits, closed).round(4)
@@ -275,7 +275,7 @@ for design, of_design in effects.groupby("design", sort=False):
 # architecture, or another text within one architecture, move a profile beside what another seed does? *Share*: the
 # effect's variance over its own and the seeds' together, ½ if both move a profile alike. *Ratio*: how many times as far
 # apart as two seeds two twins lie that differ in it. *Shape only*: each profile less its mean over blocks. Intervals
-# are Fisher's F turned round; with so few seeds they are wide, and that is what so few seeds can say. The twins were
+# come from inverting the F test; with so few seeds they are wide, and rightly so. The twins were
 # measured when they were trained, on documents that were split one by one and not yet by folder of source files.
 
 # %% tags=["nbval-check-output"]
@@ -347,8 +347,8 @@ run.save(settings={"seeds": seeds, "sampled": sampled})
 run.conclusion()
 
 # %% [markdown]
-# - The paper argues from its two models that training makes the profile, and not architecture. It tests neither weights
-#   against inputs, nor has it two models that differ in their text alone.
+# - The paper argues from its two models that training makes the profile, and not architecture. It does not test
+#   weights against inputs, and has no two models that differ in their text alone.
 # - Disorder in the weights and normal inputs need not push the same way: what counts is how far apart a unit's
 #   pre-activations lie, and which units act together.
 # - Where the × terms lead, neither parent has the profile alone: it lies in how weights and inputs fit together.
@@ -418,8 +418,8 @@ if quiet is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `recolour(x, colour, colour, turn=seed)` turns rows and gives them back their own `Colour`; all train rows'
-# moments know that colour.
+# Step 1: with `captured = blocks[first][depth // 2]`, `recolour(captured.rows().x, colour, colour, turn=seed)` turns
+# its rows; `colour` is `Colour.of(sum(captured.train))`, and `ffns[first][depth // 2]` is the block itself.
 #
 # Step 2: the block answers the turned rows anew, and R² is of these pairs. `respond` and `sample_ceiling` of
 # `howlinear.ideas.controls.weights` do both.

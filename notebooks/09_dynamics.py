@@ -66,8 +66,8 @@ run.answer()
 # %% [markdown]
 # ## Method
 #
-# With $I_t$ the 95 % interval of a block at step $t$, $v_T$ the last of the values $v_t$, and $q$ the share of its
-# range that a curve must have covered for good (0.9, say),
+# With $I_t$ the 95 % interval of a block at step $t$, $v_T$ the last of the values $v_t$, and $1 - q$ the share of a
+# curve's range by which it may still differ from $v_T$ ($q = 0.9$, say),
 #
 # $$ t_{\text{leaves}} = \min\{t : I_s \cap I_0 = \varnothing,\ \text{same side, at two steps in a row } s \ge t\} $$
 # $$ t_{\text{settles}} = \min\{t : |v_s - v_T| \le (1 - q)\,(\max v - \min v)\ \text{for all } s \ge t\} $$
@@ -457,8 +457,8 @@ if still_to_come is not None:
 # Step 1: draw the live model once more, from the same seed, and call `site.output.requires_grad_(False)` for each of
 # `hl.sites(model)`.
 #
-# Step 2: `train` it as the live model was, with `replace(recipe, steps=…)`. Within the warm-up the learning rate does
-# not depend on how many steps are to come, so a short training sees the first steps of a long one.
+# Step 2: `train` it as the live model was, but without `beside`, and with `replace(recipe, steps=…)`. Within the
+# warm-up the learning rate does not depend on how many steps follow, so a short run repeats a long one's first steps.
 #
 # </details>
 

@@ -134,8 +134,8 @@ draws = 0.5 + standardised
 print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).update(draws), 3).round(2), "by degree")
 
 # %% [markdown]
-# The method must first tell degrees where we know them. We keep the inputs and weights of a real block, and plant
-# teachers in it, all of whose neurons are He$_D$.
+# The method must first tell degrees where we know them. We keep the inputs and weights of a real block, and make He$_D$
+# the activation of all its neurons: a *teacher* of degree $D$.
 
 # %%
 from howlinear.models.units import take_apart

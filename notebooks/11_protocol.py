@@ -113,7 +113,7 @@ run.answer()
 # | a block under every protocol | `measure.universe_rows` |
 # | what its profile says, and what flips it | `statements.flip_table` |
 #
-# The constant $v$ is the width for independent Gaussian rows, and a few times that for text, whose rows resemble their
+# The constant $v$ is the width plus one for independent Gaussian rows, and larger for text, whose rows resemble their
 # neighbours. The formula does not ask for it.
 #
 # A case we know: ten inputs, half of the variance is signal, rows in documents of four that share half of theirs.

@@ -114,7 +114,7 @@ print(f"a wide interval round 0: [-0.6, 0.6] within ± 0.4 → {claim.verdict(-0
 
 # %% [markdown]
 # And one claim followed from end to end, on a made-up model of three blocks. Its statistic is *highest block − lowest
-# block*; the largest step runs from block 1 to block 0, and its interval from 0.80 − 0.45 to 0.90 − 0.35.
+# block*: here block 0 less block 1, with an interval from 0.80 − 0.45 to 0.90 − 0.35.
 
 # %%
 import pandas as pd
@@ -151,7 +151,7 @@ other_texts = run.record("other_texts", ledger.evaluate_other_texts(run.results,
 verdicts[["claim", "model", "verdict", "value", "value_low", "value_high"]].head(8)
 
 # %% [markdown]
-# The same as one table, a row a claim and a column a model; *together* is for claims about a pair of models or the
+# The same in a table, a row for each claim, a column for each model; *together* is for claims about two models or the
 # twins, and for those that cannot be tested on any model here.
 
 # %%
@@ -226,7 +226,7 @@ print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
 # - *gain-not-residual* is judged as the paper judges it, over all blocks. Beside it stands $r$ without the two end
 #   blocks: where the two differ, a block or two make the correlation, here and in the paper's own GPT-2.
 # - Verdicts of ✓ need not be independent. *heterogeneous*, *adjacent*, *non-monotone* and *text-same-shape* can all be
-#   read off one fact, that the first and the last block differ from the others. Where they are, the answer above says
+#   read off one fact, that the first and the last block differ from the others. Where so, the answer above says
 #   so, and what the same rule gives without these two.
 # - *text-same-shape* and *text-small-shift* speak of the texts that were tried. The answer above names them, and where
 #   the same models read other texts as well (the embedded ones: prose) it says what came of that.
@@ -301,7 +301,8 @@ from scipy.stats import norm
 
 stretch = None  # how many times as long every interval becomes
 
-readings = verdicts.dropna(subset=["value"]).merge(claims[["claim", "threshold", "direction"]], on="claim")
+readings = verdicts[verdicts.verdict != "no power here"].dropna(subset=["value"])
+readings = readings.merge(claims[["claim", "threshold", "direction"]], on="claim")
 count = len(readings)
 if stretch is not None:
     beyond = norm.cdf(-stretch * norm.ppf(0.975))

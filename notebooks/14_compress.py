@@ -371,7 +371,7 @@ if models:
 #   could take over. That is FLAP's score, in the metric of the loss;
 # - *by forward selection*: units are added one by one, instead of dropped one by one;
 # - *by plain squares*: an error counts alike in every direction of the output and at every position, which is
-#   structured OBS, as in SlimGPT;
+#   structured Optimal Brain Surgeon (OBS), as in SlimGPT;
 # - *without a ridge*: plain least squares;
 # - *with lines beside units*: a block may give up more units and have a line of its input, of any rank, beside the
 #   others, where that has the lower price. A line holds $2d$ numbers for each rank, two thirds of what a gated unit

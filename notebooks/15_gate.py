@@ -313,8 +313,8 @@ if common is not None:
 
 # %% [markdown]
 # **3 (harder).** Make a gate fail. Write a function of inputs that says which rows are straight: about half of them, by
-# a *smooth* rule (nothing random), which no affine score can tell. The cell plants it and asks with which $R^2$ an
-# affine score predicts which rows are straight.
+# a *smooth* rule (nothing random), which no affine score can tell. The cell measures the $R^2$ with which an affine
+# function of $x$ predicts which rows are straight.
 #
 # <details><summary>Hint</summary>
 #
@@ -351,7 +351,7 @@ if straight is not None:
 # Step 1: rows of which score take the line, by step 3 under *Idea*? Compare `takes` in `friends_line` with `takes` in
 # `error_of`.
 #
-# Step 2: no line is fitted to massive rows: `gate.ordinary` says which rows are not massive. `gate.rows.moments` takes
+# Step 2: where there are massive rows, keep them out too: `gate.ordinary` marks all others. `gate.rows.moments` takes
 # the rows to fit to, one truth value each, and `&` joins two such choices.
 #
 # </details>

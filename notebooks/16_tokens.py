@@ -187,7 +187,7 @@ kinds.groupby(["model", "weights", "kind"], sort=False)[columns].mean().round(2)
 # %% [markdown]
 # **More rows, or more tokens?** If rows of one token hardly differ, many of them are worth one. How closely the line
 # follows its own rows says how many independent rows they are worth: `effective_rows`, the rank of the inputs over the
-# optimism $v/n$ of notebook 11 (`core.limits`). Beside it stand the rows that the line is fitted to, and the different
+# *optimism* of notebook 11 (`core.limits`). Beside it stand the rows that the line is fitted to, and the different
 # tokens among them.
 
 # %%
@@ -330,8 +330,8 @@ if square_of_mean is not None:
 # Step 2: sums are kept for each token of each fold. `types, kind = side.types` says which of the tokens each sum is of,
 # and `torch.zeros(len(types)).double().index_add_(0, kind, side.count)` counts the rows of each token.
 #
-# Step 3: the part between is $\sum_t n_t (\bar x_t - \bar x)(\bar x_t - \bar x)^\top$, and likewise with $y$. The mean
-# of all rows, $\bar x$, is their `mean_x`.
+# Step 3: the part between is $\sum_t n_t (\bar x_t - \bar x)(\bar x_t - \bar x)^\top$, and likewise with $y$. Add up
+# `side.sum_x` and `side.sum_y` like `side.count` for the means of tokens; `mean_x` of all rows is $\bar x$.
 #
 # </details>
 

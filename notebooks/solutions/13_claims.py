@@ -31,7 +31,8 @@ run = start("13_claims", "minis" if profile == "smoke" else profile)
 stated = claim.load_claims()
 verdicts = ledger.evaluate(run.results, stated)
 claims = ledger.summarise(stated, verdicts, ledger.move_thresholds(verdicts, stated, [1.0]))
-readings = verdicts.dropna(subset=["value"]).merge(claims[["claim", "threshold", "direction"]], on="claim")
+readings = verdicts[verdicts.verdict != "no power here"].dropna(subset=["value"])
+readings = readings.merge(claims[["claim", "threshold", "direction"]], on="claim")
 
 # %% [markdown]
 # **1.** For *below*, the upper end decides; for all models, the highest of them; and it must be cleared.
