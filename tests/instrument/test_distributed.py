@@ -138,7 +138,7 @@ def overflow(_, x, *__):
 PLACES = {
     "capture": (Moments, "update"),
     "join": (Moments, "total"),
-    "solve": (sys.modules["howlinear.instrument.profile"], "ceiling"),
+    "solve": (sys.modules["howlinear.instrument.profile"], "ceiling_or_nan"),
 }
 
 
