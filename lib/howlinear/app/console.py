@@ -96,7 +96,7 @@ def profile_columns(measurement: Measurement) -> list[Column]:
     rows = list(profile.to_frame().itertuples())
     columns = [
         Column("block", [str(row.block) for row in rows], worth=100),
-        Column("R²_lin", [r2_cell(row.r2) for row in rows], worth=99),
+        Column("R²_lin", [_cell(row.r2) for row in rows], worth=99),
         Column("", ["█" * round(BAR * max(0.0, row.r2)) for row in rows], worth=30, justify="left"),
     ]
     if measurement.untrained is not None:
@@ -104,7 +104,7 @@ def profile_columns(measurement: Measurement) -> list[Column]:
     if any(row.massive_rows for row in rows):
         columns += [
             Column("massive\nrows", [f"{row.massive_rows:,}" if row.massive_rows else "" for row in rows], worth=90),
-            Column("R² of\nothers", [r2_cell(row.r2_ordinary) if row.massive_rows else "" for row in rows], worth=91),
+            Column("R² of\nothers", [_cell(row.r2_ordinary) if row.massive_rows else "" for row in rows], worth=91),
         ]
     if all(block.interval is not None for block in profile.defined.values()):
         columns.append(Column("95 % interval", [_interval_cell(block) for block in profile.values()], worth=98))
@@ -116,19 +116,15 @@ def profile_columns(measurement: Measurement) -> list[Column]:
         ]
     if profile.tokens is not None:
         columns += [
-            Column("token\nshare", [_number(row.token_share) for row in rows], worth=95),
-            Column("R²\nbetween", [_number(row.r2_between) for row in rows], worth=93),
-            Column("R²\nwithin", [_number(row.r2_within) for row in rows], worth=92),
+            Column("token\nshare", [_cell(row.token_share) for row in rows], worth=95),
+            Column("R²\nbetween", [_cell(row.r2_between) for row in rows], worth=93),
+            Column("R²\nwithin", [_cell(row.r2_within) for row in rows], worth=92),
         ]
     columns += [
-        Column("median\nR²", [r2_cell(row.r2_median) for row in rows], worth=60),
-        Column(
-            "eff.\nrank",
-            ["–" if np.isnan(row.effective_rank) else f"{row.effective_rank:.1f}" for row in rows],
-            worth=50,
-        ),
+        Column("median\nR²", [_cell(row.r2_median) for row in rows], worth=60),
+        Column("eff.\nrank", [_cell(row.effective_rank, 1) for row in rows], worth=50),
         Column("cond.\nnumber", [_condition(row.condition) for row in rows], worth=40),
-        Column("in\nsample", [r2_cell(row.r2_train) for row in rows], worth=20),
+        Column("in\nsample", [_cell(row.r2_train) for row in rows], worth=20),
     ]
     limits = [block.limit for block in profile.values()]
     if any(limit is not None for limit in limits):
@@ -137,19 +133,14 @@ def profile_columns(measurement: Measurement) -> list[Column]:
     return columns
 
 
-def r2_cell(value: float) -> str:
-    """R² to three places; a dash where it is undefined."""
-    return "–" if np.isnan(value) else f"{value:.3f}"
+def _cell(value: float, places: int = 3) -> str:
+    """A number to so many places; a dash where it is undefined."""
+    return "–" if np.isnan(value) else f"{value:.{places}f}"
 
 
 def _interval_cell(block: Ceiling) -> str:
     """The interval of R²_lin; a dash where there is none."""
     return "–" if block.interval is None else f"{block.r2_low:.3f} – {block.r2_high:.3f}"
-
-
-def _number(value: float) -> str:
-    """A number to three places; nothing where there is none."""
-    return "" if np.isnan(value) else f"{value:.3f}"
 
 
 def _untrained_cells(untrained: Baseline) -> list[str]:
@@ -236,7 +227,7 @@ def comparison_columns(compared: Comparison) -> list[Column]:
     columns = [Column("block", [str(block) for block in blocks], worth=100)]
     for letter, profile, worth in (("A", compared.first, 99), ("B", compared.second, 98)):
         there = [profile.get(block) for block in blocks]
-        values = ["" if found is None else r2_cell(found.r2) for found in there]
+        values = ["" if found is None else _cell(found.r2) for found in there]
         intervals = ["" if found is None else _interval_cell(found) for found in there]
         columns.append(Column(f"R²_lin\n{letter}", values, worth))
         columns.append(Column(f"95 % interval\n{letter}", intervals, worth - 40))

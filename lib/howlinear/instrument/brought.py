@@ -117,13 +117,10 @@ def gathered(brought: Any) -> Any:
         raise InputError(
             f"of these {len(batches)} items place {place} is {batches[place]!r:.40}, no string: give strings"
         )
-    if batches and len(batches) <= 3 and getattr(batches[0], "ndim", 0) == 2 and len(_named(batches)) > 1:
-        return _named(batches)  # ids, their mask and perhaps labels
-    if (
-        batches
-        and not isinstance(brought, tuple)
-        and all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches)
-    ):
+    if _are_ids_and_mask(batches, axes=2):
+        return _named(batches)
+    are_batches = all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches)
+    if batches and are_batches and not isinstance(brought, tuple):
         return _joined([_checked(batch) for batch in batches])
     return brought
 
@@ -215,16 +212,21 @@ def _are_of_one_axis(parts: Any) -> bool:
     return len(shapes) == 1 and all(shape is not None and len(shape) == 1 for shape in shapes)
 
 
+def _are_ids_and_mask(parts: Any, axes: int) -> bool:
+    """Whether something is token ids of so many axes, their mask and perhaps labels."""
+    few = isinstance(parts, list | tuple) and 1 < len(parts) <= 3
+    return few and getattr(parts[0], "ndim", 0) == axes and "attention_mask" in _named(parts)
+
+
 def _checked(batch: Any) -> Any:
     """A batch as it is, unless it may be of a tensor a sequence as well as of one a place.
 
     Raises:
         InputError: it cannot be told.
     """
-    is_named = isinstance(batch, Mapping)
-    if not is_named and _are_of_one_axis(batch) and len(batch) <= 3 and len(_named(batch)) > 1:
-        return batch  # an example, its mask and perhaps labels
-    for part in batch.values() if is_named else [batch]:
+    if _are_ids_and_mask(batch, axes=1):
+        return batch
+    for part in batch.values() if isinstance(batch, Mapping) else [batch]:
         if _are_of_one_axis(part) and len(part) > 1:
             raise InputError(
                 f"a batch holds a list of {len(part)} tensors of shape {tuple(part[0].shape)}, and each may be a "
