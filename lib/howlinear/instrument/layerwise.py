@@ -37,16 +37,12 @@ from howlinear.models.ffn_sites import pattern_of, sites, width_of
 from howlinear.models.forward import running
 from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk
-from howlinear.models.shards import is_on_disk
+from howlinear.models.shards import fills_memory, is_on_disk
 from howlinear.models.sources import loading, unchecked
 from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check
 
 LOGITS = 2**27
 """Bytes of logits that the head may return at once, if one sequence has no more."""
-
-TIMES_MOMENTS = 2
-"""Where less is free than so many times the moments of a block, those of one fold are in memory at a time and the rest
-in files: these are written and read again for every block, but fit."""
 
 
 # --- Which models
@@ -179,7 +175,7 @@ def measure_layers(
     check(model, rows)
     indices = list(batches(rows, batch_size))
     losses = HeldOutLosses(model, rows)
-    tight = TIMES_MOMENTS * moments_bytes(width_of(model)) > psutil.virtual_memory().available
+    tight = fills_memory(moments_bytes(width_of(model)))  # then of the moments one fold's are there, the rest in files
     about = {"rows": rows.sha256, "blocks": sorted(chosen), "batch_size": batch_size, "site": site}
     with _opened_work(work, model, about) as done, running(model), evaluating(model), torch.no_grad():
         # Rows → the streams before the first layer, or behind the last one that is done

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -27,7 +26,7 @@ from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import prefix_of
 from howlinear.models.forward import Inputs, logits, trunk, uncompiled
 from howlinear.models.layers import forwards_replaced, stack_of
-from howlinear.models.shards import chunks, is_on_disk, read, read_rows
+from howlinear.models.shards import chunks, fills_memory, is_on_disk, read, read_rows
 
 
 class InseparableError(InputError):
@@ -110,7 +109,7 @@ class Layerwise:
         embedding = self.model.get_input_embeddings()
         path = self._path_of(embedding)
         head = self._of_one_matrix(self.model.get_output_embeddings(), nn.Linear)
-        head = {name: part for name, part in head.items() if _is_large(part.weight)}
+        head = {name: part for name, part in head.items() if fills_memory(part.weight.nbytes)}  # read for every batch
         in_parts = {part: self._multiplied(name, part.forward) for name, part in head.items()}
 
         def predict(inputs: Inputs, stream: Tensor) -> Tensor:
@@ -212,12 +211,6 @@ class Layerwise:
             raise InseparableError(f"something is computed between layers {number - 1} and {number}")
         if any(other is args[0] for other in (*args[1:], *named.values())):
             raise InseparableError(f"layer {number} gets the stream more than once")
-
-
-def _is_large(weight: Tensor) -> bool:
-    """Whether a matrix leaves little room beside it: then it is read in parts, and anew for every batch."""
-    takes = weight.numel() * weight.element_size()
-    return 2 * takes > psutil.virtual_memory().available
 
 
 Besides = tuple[tuple, dict[str, Any]]

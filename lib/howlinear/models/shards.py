@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -134,6 +135,11 @@ def _files_of(source: str, revision: str) -> list[Path]:
         if index is None:
             raise SourceError(f"{source} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}")
         return [Path(file) for file in get_checkpoint_shard_files(source, index, revision=revision)[0]]
+
+
+def fills_memory(needed: int) -> bool:
+    """Whether so many bytes are more than half of what is free: then they are held in parts, each read anew."""
+    return 2 * needed > psutil.virtual_memory().available
 
 
 def is_on_disk(model: PreTrainedModel) -> bool:
