@@ -210,8 +210,7 @@ def moments_of(x: Any, y: Any) -> Moments:
         y: outputs, shape (n, d_out), or (n,) for one.
 
     Raises:
-        InputError: they are no numbers, of other shapes, of different lengths, or not finite, or an offset hides what
-            varies.
+        InputError: they are no numbers, of other shapes, of different lengths, or not finite.
     """
     rows = []
     for name, given in (("X", x), ("Y", y)):
@@ -227,26 +226,7 @@ def moments_of(x: Any, y: Any) -> Moments:
         rows.append(tensor if tensor.is_floating_point() else tensor.double())
     if len(rows[0]) != len(rows[1]):
         raise InputError(f"{len(rows[0])} rows of X and {len(rows[1])} of Y: a row of each belongs together")
-    moments = Moments(rows[0].shape[1], rows[1].shape[1]).update(*rows)
-    if moments.finite:
-        _check_offset("X", rows[0], moments.sxx.diagonal(), moments.mean_x)
-        _check_offset("Y", rows[1], moments.syy, moments.mean_y)
-    return moments
-
-
-def _check_offset(name: str, rows: Tensor, squares: Tensor, mean: Tensor) -> None:
-    """Refuse float64 rows of which a feature changes by what `varies` takes for rounding: it would be left out unsaid.
-
-    Raises:
-        InputError: names the feature.
-    """
-    eps = torch.finfo(rows.dtype).eps
-    unseen = (rows != rows[:1]).any(0) & ~varies(squares, mean, len(rows), eps=eps)
-    if eps < FLOAT32 and unseen.any():
-        raise InputError(
-            f"feature {int(unseen.nonzero()[0])} of {name} varies by less than 1e-12 of its mean, too little to tell "
-            "from rounding: subtract the mean from it first, or leave it out"
-        )
+    return Moments(rows[0].shape[1], rows[1].shape[1]).update(*rows)
 
 
 def _are_moments(side: Any) -> bool:
