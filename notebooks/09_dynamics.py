@@ -244,8 +244,10 @@ print(f"- R² settles before the loss → in {earlier} {of_runs} (median block)"
 #
 # **Now watch it happen.** The same loop trains a small GPT-2 from nothing and prints a line at each measured step: the
 # step, the $R^2$ of the blocks from the text's side to the loss's, and the loss. It notes the outputs' *effective rank*
-# too: how many directions carry their variance. The weights are drawn and kept in float64, so that every processor
-# trains the same model: in float32 rounding differs, and training amplifies it step after step.
+# too, which says how many directions carry their variance, and their *token share*: the part of the variance that the
+# token alone decides, whatever stands before it. With it come the line's $R^2$ between tokens and within them, of which
+# $R^2_{\mathrm{lin}}$ is the weighted mean (notebook 16 derives them). The weights are drawn and kept in float64, so
+# that every processor trains the same model: in float32 rounding differs, and training amplifies it step after step.
 
 # %%
 from dataclasses import replace
@@ -253,15 +255,18 @@ from dataclasses import replace
 from howlinear.training.loop import train
 from howlinear.training.minis import new_model
 
-glance = corpus.rows(4_096)
+glance = corpus.rows(8_192)
 measured_steps = iter(log_spaced(steps))  # those at which `train` calls `watch`
+by_token = []  # every block split by the token, a table a step
 
 
 def watch(model):
-    profile = hl.measure(model, glance)
+    step = next(measured_steps)
+    profile = hl.measure(model, glance, tokens=True)
+    by_token.append(profile.to_frame().assign(step=step))
     r2 = " ".join(f"{block.r2:.3f}" for block in profile.values())
     loss = np.log(profile.perplexity)
-    print(f"step {next(measured_steps):4}  R² {r2}  loss {loss:.2f}", flush=True)
+    print(f"step {step:4}  R² {r2}  loss {loss:.2f}", flush=True)
     ranks = profile.effective_ranks.values()
     return {"rank": list(ranks)}
 
@@ -274,6 +279,8 @@ live = Trajectory.of("live", snapshots)
 mean_rank = np.array([snapshot["rank"] for snapshot in snapshots]).mean(1)
 live_blocks = run.record("live_blocks", live.to_frame().drop(columns="run"))
 course = run.record("live", pd.DataFrame({"step": live.steps, "loss": live.loss, "rank": mean_rank / width}))
+parts = [f"{name}{end}" for name in ("token_share", "r2_between", "r2_within") for end in ("", "_low", "_high")]
+live_tokens = run.record("live_tokens", pd.concat(by_token)[["step", "block", *parts]])
 
 # %% [markdown]
 # ## Figure: the live model
@@ -287,6 +294,16 @@ from howlinear.plots import dynamics as plots
 
 figure = plots.live(live_blocks, course.assign(rank=course["rank"] * width), unigram_loss)
 _ = run.figure(figure, "live")
+
+# %% [markdown]
+# ## Figure: the live model, by the token
+#
+# **How to read it.** (a) The share of each block's output that the token alone decides, with its 95 % interval; shades
+# as above. (b) What no line explains of the differences between tokens (filled) and of those within one token (open):
+# $1 - R^2$, mean over blocks, on a logarithmic axis; lower is straighter.
+
+# %%
+_ = run.figure(plots.live_tokens(live_tokens), "tokens")
 
 # %% [markdown]
 # ## Figure: the recorded films

@@ -45,6 +45,8 @@ def test_only_a_signal_in_the_unit_of_the_costs_has_a_diagonal(points):
     assert len(left.lines) == 2
     assert len(right.lines) == 3
     np.testing.assert_allclose(right.lines[2].get_xydata(), [[1e-3, 1e-3], [2, 2]])
+    _, right = compression.signal_against_cost(points[points["nats"] > 0.1], SIGNALS, floor=1e-3).axes
+    np.testing.assert_allclose(right.lines[2].get_xydata(), [[0.5, 0.5], [2, 2]])  # as far as there are points
 
 
 # --- thin maps

@@ -49,6 +49,18 @@ def test_the_live_model_and_what_it_learns():
     assert legend(right) == ["held-out loss", "unigram loss", "effective rank"]
 
 
+def test_the_live_model_by_the_token():
+    table = film_of("live").rename(columns=lambda name: name.replace("r2", "token_share"))
+    table = table.assign(r2_between=1 - 0.1 ** (1 + table["block"]), r2_within=0.5)
+    left, right = dynamics.live_tokens(table).axes
+    assert_film(left, film_of("live"))
+    between, within = right.lines
+    np.testing.assert_allclose(between.get_xydata(), [[step, (0.1 + 0.01 + 0.001) / 3] for step in STEPS])
+    np.testing.assert_allclose(within.get_xydata(), [[step, 0.5] for step in STEPS])
+    assert right.get_yscale() == "log"
+    assert legend(right) == ["between tokens", "within tokens"]
+
+
 @pytest.mark.parametrize("runs", [["mini-gpt2"], ["mini-gpt2", "other"]])
 def test_a_column_for_every_film(runs):
     tables = pd.concat([film_of(run) for run in runs])

@@ -28,14 +28,14 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
     if points.empty or not signals:
         return style.sentence_figure(_NO_LOSS)
     figure, axes = plt.subplots(1, len(signals), figsize=(style.PAGE, 2.7), sharey=True, squeeze=False)
-    top = points["nats"].max()
+    least, most = points["nats"].clip(lower=floor).agg(["min", "max"])
     for axis, signal in zip(axes[0], signals, strict=True):
         for model, rows in points.groupby("model", sort=False):
             foreseen = rows[signal["column"]].clip(lower=floor / 10)
             cost = rows["nats"].clip(lower=floor)
             axis.plot(foreseen, cost, **style.look(model) | {"linestyle": "none"}, alpha=0.85)
         if signal.get("exact"):
-            axis.plot([floor, top], [floor, top], color=style.GREY, lw=0.8, zorder=0)
+            axis.plot([least, most], [least, most], color=style.GREY, lw=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel=signal["label"])
         _enough_ticks(axis)
     style.panels(axes[0], [signal["title"] for signal in signals])

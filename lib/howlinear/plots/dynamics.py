@@ -21,14 +21,19 @@ _LIGHTEST = 0.92  # of viridis: its yellow end is hard to see on white
 
 def film(axis: Axes, table: pd.DataFrame) -> None:
     """Draw R²_lin of every block of a run against the step, dark next to the text, light next to the loss."""
+    _curves(axis, table, "r2")
+    axis.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
+
+
+def _curves(axis: Axes, table: pd.DataFrame, column: str) -> None:
+    """A number of every block with its interval against the step."""
     blocks = sorted(table["block"].unique())
     shades = plt.get_cmap("viridis")(np.linspace(0, _LIGHTEST, len(blocks)))
     for block, shade in zip(blocks, shades, strict=True):
         rows = table[table["block"] == block]
-        axis.fill_between(rows["step"], rows["r2_low"], rows["r2_high"], color=shade, alpha=0.2, lw=0)
-        axis.plot(rows["step"], rows["r2"], color=shade, lw=0.9)
+        axis.fill_between(rows["step"], rows[f"{column}_low"], rows[f"{column}_high"], color=shade, alpha=0.2, lw=0)
+        axis.plot(rows["step"], rows[column], color=shade, lw=0.9)
     _steps(axis, float(table["step"].max()))
-    axis.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
 
 
 def _steps(axis: Axes, last: float) -> None:
@@ -57,6 +62,26 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
     ranks.set(ylabel="effective rank of the outputs", ylim=(0, None))
     ranks.grid(visible=False)
     style.panels([left, right], ["live", "what it learns meanwhile"])
+    return figure
+
+
+def live_tokens(table: pd.DataFrame) -> Figure:
+    """The same model split by the token: what the token decides on the left, what the line misses on the right.
+
+    Returns:
+        The figure.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.3))
+    _curves(left, table, "token_share")
+    left.set(xlabel="step", ylabel="share that the token decides", ylim=(0, 1.02))
+    means = table.groupby("step")[["r2_between", "r2_within"]].mean()
+    filled, hollow = {"color": style.ACCENT}, {"color": style.ACCENT, "markerfacecolor": "white", "ls": ":"}
+    for column, label, look in (("r2_between", "between tokens", filled), ("r2_within", "within tokens", hollow)):
+        right.plot(means.index, 1 - means[column], marker="o", label=label, **look)
+    _steps(right, float(table["step"].max()))
+    right.set(xlabel="step", ylabel="what the line misses, $1 - R^2$", yscale="log")
+    right.legend(loc="best")
+    style.panels([left, right], ["what the token decides", "what no line explains"])
     return figure
 
 
