@@ -22,7 +22,7 @@ from howlinear.instrument.brought import gathered, is_text, model_of, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import Inputs, logits, running
 from howlinear.models.load import check_causal, is_causal
-from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, keywords_of
+from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, batch_of
 
 NO_TARGET = -100  # what `cross_entropy` does not count
 
@@ -287,10 +287,10 @@ def _losses(model: PreTrainedModel, scored: HeldOut, batch_size: int) -> Float[T
     check_causal(model)
     batch_size = check_count("batch_size", batch_size)
     check_ids(model, scored.ids)
-    inputs, targets = scored.inputs, targets_of(scored.ids, scored.mask)
+    targets = targets_of(scored.ids, scored.mask)
     with evaluating(model), running(model):
         batches = torch.arange(len(targets)).split(batch_size)
-        return finite_losses([batch_losses(model, keywords_of(model, inputs, some), targets[some]) for some in batches])
+        return finite_losses([batch_losses(model, batch_of(model, scored, some), targets[some]) for some in batches])
 
 
 def targets_of(

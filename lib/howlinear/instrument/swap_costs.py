@@ -40,7 +40,7 @@ from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
 from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import maps_of, site_of, swap
-from howlinear.text.rows import keywords_of
+from howlinear.text.rows import batch_of
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -112,12 +112,12 @@ def swap_losses(
     model = unwrapped(model)
     check_ids(model, scored.ids)
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
-    inputs, targets = scored.inputs, targets_of(scored.ids, scored.mask)
+    targets = targets_of(scored.ids, scored.mask)
 
     def score(places: Int64[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        return batch_losses(model, keywords_of(model, inputs, places), targets[places])
+        return batch_losses(model, batch_of(model, scored, places), targets[places])
 
-    first = keywords_of(model, inputs, torch.arange(1))
+    first = batch_of(model, scored, torch.arange(1))
     batches = torch.arange(len(targets)).split(batch_size)
     base, swapped = _passes(model, swaps, batches, first, score, progress, site)
     return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
@@ -136,7 +136,7 @@ def _layer_losses(
     check_ids(model, scored.ids)
     targets = targets_of(scored.ids, scored.mask).split(batch_size)
     places = torch.arange(len(scored.ids)).split(batch_size)
-    inputs = [keywords_of(model, scored.inputs, some) for some in places]
+    inputs = [batch_of(model, scored, some) for some in places]
     swapped: dict[int, list[Tensor]] = {}
     with running(model), evaluating(model):
         text = Layerwise(model, inputs, site)

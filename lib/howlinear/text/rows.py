@@ -382,19 +382,14 @@ def check(model: PreTrainedModel, rows: Rows) -> None:
     check_inputs(model, rows.inputs)
 
 
-def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:
-    """A model's keywords for some sequences, on the device where it starts and in its precision."""
-    return keywords_of(model, rows.inputs, indices)
-
-
-def keywords_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], indices: Tensor) -> dict[str, Tensor | bool]:
-    """`batch_of` of inputs that are not in rows: keyword → tensor, the first axis of each the sequences."""
+def batch_of(model: PreTrainedModel, rows: Any, indices: Tensor) -> dict[str, Tensor | bool]:
+    """A model's keywords for some sequences of `rows.inputs`, on the device where it starts and in its precision."""
     device = device_of(model)
     keywords: dict[str, Tensor | bool] = {}
-    for name, tensor in inputs.items():
+    for name, tensor in rows.inputs.items():
         dtype = model.dtype if tensor.is_floating_point() else tensor.dtype
         keywords[name] = tensor[indices].to(device, dtype, non_blocking=True)
-    if inputs.get("input_ids") is not None:
+    if "input_ids" in keywords:
         keywords["use_cache"] = False
     return keywords
 
