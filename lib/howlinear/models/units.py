@@ -165,19 +165,15 @@ def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], ne
         kept: the units to keep, shape (k,).
         new: the readout, from k units; its bias is left out where the block's own readout has none.
     """
-    names = LAYERS[model.config.model_type]
-    layers = unit_layers(model, site)
-    thin = _hollow(site.output, layers)
-    for name, layer in zip(names[:-1], layers[:-1], strict=True):
-        narrow = _empty_like(layer, len(_weight(layer)), len(kept))
-        with torch.no_grad():
-            _weight(narrow).copy_(_weight(layer)[:, kept])
+    thin = _narrowed(model, site, len(kept))
+    *names, last = LAYERS[model.config.model_type]
+    with torch.no_grad():
+        for name in names:
+            layer, narrower = getattr(site.output, name), getattr(thin, name)
+            _weight(narrower).copy_(_weight(layer)[:, kept])
             if layer.bias is not None:
-                narrow.bias.copy_(layer.bias[kept])
-        setattr(thin, name, narrow)
-    last = _empty_like(layers[-1], len(kept), new.weight.shape[1])
-    write(last, new)
-    setattr(thin, names[-1], last)
+                narrower.bias.copy_(layer.bias[kept])
+    write(getattr(thin, last), new)
     return thin
 
 
@@ -197,19 +193,18 @@ def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
         counts: block → how many units.
     """
     for site in sites(model, list(counts)) if counts else []:
-        layers = unit_layers(model, site)
-        thin = _hollow(site.output, layers)
-        for name, layer in zip(LAYERS[model.config.model_type], layers, strict=True):
-            last = layer is layers[-1]
-            inside, outside = _weight(layer).shape
-            inside, outside = (counts[site.block], outside) if last else (inside, counts[site.block])
-            setattr(thin, name, _empty_like(layer, inside, outside))
-        model.set_submodule(site.name, thin)
+        model.set_submodule(site.name, _narrowed(model, site, counts[site.block]))
 
 
-def _hollow(ffn: nn.Module, layers: list[nn.Module]) -> nn.Module:
-    """A copy of a module without copies of its layers, which are to be put in another size."""
-    return copy.deepcopy(ffn, {id(layer): layer for layer in layers})
+def _narrowed(model: PreTrainedModel, site: Site, count: int) -> nn.Module:
+    """A copy of a block's FFN with layers for another number of hidden units, their weights undrawn."""
+    layers = unit_layers(model, site)
+    thin = copy.deepcopy(site.output, {id(layer): layer for layer in layers})  # without copies of these
+    for name, layer in zip(LAYERS[model.config.model_type], layers, strict=True):
+        inside, outside = _weight(layer).shape
+        sizes = (count, outside) if layer is layers[-1] else (inside, count)
+        setattr(thin, name, _empty_like(layer, *sizes))
+    return thin
 
 
 def _empty_like(layer: nn.Module, inside: int, outside: int) -> nn.Module:
