@@ -10,11 +10,12 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop
 from howlinear.ideas.compression.compressors.drop import Stream, stream_of_layers
 from howlinear.instrument.perplexity import losses
-from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_sizes
+from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_size
 
 
 def part(model, number, kind):
-    return getattr(layers_of(model)[number], getattr(parts_of(model), kind))
+    name, _ = parts_of(model)[kind]
+    return getattr(layers_of(model)[number], name)
 
 
 def share_without(model, *sizes):
@@ -42,7 +43,7 @@ def test_a_silent_ffn_goes_and_costs_nothing(model, rows):
     """Block influence sees whole layers only, and attention of the same layer is not silent."""
     hush(part(model, 1, "ffn"))
     calibration = Calibration(model, rows)
-    _, size = sub_layer_sizes(model, 1)
+    size = sub_layer_size(model, 1, "ffn")
     share = share_without(model, size)
     smaller = drop.ffns(calibration, share)
     assert parameters(smaller) == calibration.allowed(share)
@@ -54,7 +55,7 @@ def test_a_silent_ffn_goes_and_costs_nothing(model, rows):
 def test_a_silent_attention_goes_and_costs_nothing(model, rows):
     hush(part(model, 2, "attention"))
     calibration = Calibration(model, rows)
-    size, _ = sub_layer_sizes(model, 2)
+    size = sub_layer_size(model, 2, "attention")
     smaller = drop.sub_layers(calibration, share_without(model, size))
     assert isinstance(part(smaller, 2, "attention"), Silent)
     assert not smaller.config.use_cache
@@ -87,19 +88,20 @@ def test_layers_and_sub_layers_by_hand(model, rows):
     (left,) = layers_of(smaller)
     assert torch.equal(next(left.parameters()), next(layers_of(model)[0].parameters()))
 
-    sizes = [sub_layer_sizes(model, number) for number in range(BLOCKS)]
-    smaller = drop.sub_layers(calibration, share_without(model, sizes[0][0], sizes[1][1], sizes[2][0]))
+    sizes = {kind: [sub_layer_size(model, n, kind) for n in range(BLOCKS)] for kind in ("attention", "ffn")}
+    third = sizes["attention"][2]
+    smaller = drop.sub_layers(calibration, share_without(model, sizes["attention"][0], sizes["ffn"][1], third))
     gone = [
         (kind, n) for n in range(BLOCKS) for kind in ("attention", "ffn") if isinstance(part(smaller, n, kind), Silent)
     ]
     assert gone == [("attention", 0), ("ffn", 1), ("attention", 2)]
-    smaller = drop.ffns(calibration, share_without(model, sizes[1][1], sizes[2][1]))
+    smaller = drop.ffns(calibration, share_without(model, *sizes["ffn"][1:]))
     assert [isinstance(part(smaller, n, "ffn"), Silent) for n in range(BLOCKS)] == [False, True, True]
 
 
 def test_ffns_alone_do_not_hold_everything(gpt2, rows):
     calibration = Calibration(gpt2, rows)
-    ffns = [sub_layer_sizes(gpt2, number)[1] for number in range(BLOCKS)]
+    ffns = [sub_layer_size(gpt2, number, "ffn") for number in range(BLOCKS)]
     share = share_without(gpt2, *ffns, 1)
     with pytest.raises(InputError, match="with all of them dropped"):
         drop.ffns(calibration, share)

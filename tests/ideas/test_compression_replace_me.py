@@ -16,8 +16,7 @@ MAPS = [replace_me.least_squares_map, replace_me.cosine_map]
 
 def sub_layers(model, number):
     """Attention and FFN of a layer."""
-    parts = parts_of(model)
-    return [getattr(layers_of(model)[number], name) for name in (parts.attention, parts.ffn)]
+    return [getattr(layers_of(model)[number], name) for name, _ in parts_of(model).values()]
 
 
 def share_without(model, count):

@@ -9,14 +9,13 @@ from helpers.families import FAMILIES, reads, small
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import (
-    drop_attention,
-    drop_ffn,
     drop_layers,
+    drop_sub_layer,
     layers_of,
     parameters,
     parts_of,
     streams_hooked,
-    sub_layer_sizes,
+    sub_layer_size,
     writes_to_stream,
 )
 from howlinear.models.units import LAYERS
@@ -50,18 +49,19 @@ def test_a_model_without_a_layer_still_generates_with_its_cache(model, ids):
 
 def test_a_layer_without_both_sub_layers_leaves_the_stream_as_it_was(model, ids):
     size = parameters(model)
-    attention_size, ffn_size = sub_layer_sizes(model, 1)
-    drop_attention(model, 1)
+    attention_size, ffn_size = (sub_layer_size(model, 1, kind) for kind in ("attention", "ffn"))
+    drop_sub_layer(model, 1, "attention")
     assert parameters(model) == size - attention_size
     assert not torch.equal(states(model, ids)[2], states(model, ids)[1])
-    drop_ffn(model, 1)
+    drop_sub_layer(model, 1, "ffn")
     assert parameters(model) == size - attention_size - ffn_size
     assert torch.equal(states(model, ids)[2], states(model, ids)[1])
     assert len(sites(model)) == BLOCKS
 
 
 def test_the_sub_layers_are_all_of_a_layer(model):
-    assert sum(sub_layer_sizes(model, 0)) == parameters(layers_of(model)[0])
+    sizes = [sub_layer_size(model, 0, kind) for kind in ("attention", "ffn")]
+    assert sum(sizes) == parameters(layers_of(model)[0])
 
 
 def test_a_model_keeps_a_layer(gpt2):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,39 +19,20 @@ from howlinear.errors import InputError
 from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites
 
-
-@dataclass(frozen=True)
-class Parts:
-    """How a family calls the parts of a layer.
-
-    Attributes:
-        attention: the module that returns attention's output, and something beside it.
-        attention_norm: the norm before it.
-        ffn: the module that maps x to y.
-        ffn_norm: the norm before it.
-    """
-
-    attention: str
-    attention_norm: str
-    ffn: str
-    ffn_norm: str
-
-
-PARTS = {  # model_type: parts
-    "gpt2": Parts("attn", "ln_1", "mlp", "ln_2"),
-    "gpt_neox": Parts("attention", "input_layernorm", "mlp", "post_attention_layernorm"),
-    **dict.fromkeys(
-        ("llama", "mistral", "qwen2"), Parts("self_attn", "input_layernorm", "mlp", "post_attention_layernorm")
-    ),
+_LLAMA = {"attention": ("self_attn", "input_layernorm"), "ffn": ("mlp", "post_attention_layernorm")}
+PARTS = {  # model_type: what its layers call each sub-layer, and the norm before it
+    "gpt2": {"attention": ("attn", "ln_1"), "ffn": ("mlp", "ln_2")},
+    "gpt_neox": _LLAMA | {"attention": ("attention", "input_layernorm")},
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
 }
-
-
 NORM_WHAT_IS_WRITTEN = ("gemma2", "gemma3_text", "olmo2")
 """Families with a norm between an FFN's output and the residual stream."""
 
 
-def parts_of(model: PreTrainedModel) -> Parts:
-    """The names of the parts of a model's layers.
+def parts_of(model: PreTrainedModel) -> dict[str, tuple[str, str]]:
+    """`attention` and `ffn` → what a model's layers call the module, and the norm before it.
 
     Raises:
         InputError: they are not known.
@@ -133,11 +113,12 @@ def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:
         InputError: no layer would be left.
     """
     layers = layers_of(model)
+    attention, _ = parts_of(model)["attention"]
     left = [layer for number, layer in enumerate(layers) if number not in numbers]
     if not left:
         raise InputError(f"all {len(layers)} layers are to go: leave at least one")
     for number, layer in enumerate(left):
-        getattr(layer, parts_of(model).attention).layer_idx = number  # where its keys and values lie in a cache
+        getattr(layer, attention).layer_idx = number  # where its keys and values lie in a cache
     model.set_submodule(stack_of(model), nn.ModuleList(left))
     model.config.num_hidden_layers = len(left)
 
@@ -156,29 +137,18 @@ class Silent(nn.Module):
         return (nothing, None) if self.attends else nothing
 
 
-def drop_attention(model: PreTrainedModel, number: int) -> None:
-    """Take attention out of a layer, with the norm before it; the residual stream passes by."""
-    parts = parts_of(model)
+def drop_sub_layer(model: PreTrainedModel, number: int, kind: str) -> None:
+    """Take a layer's `attention` or `ffn` out, with the norm before it; the residual stream passes by."""
     layer = layers_of(model)[number]
-    setattr(layer, parts.attention, Silent(attends=True))
-    setattr(layer, parts.attention_norm, nn.Identity())
+    module, norm = parts_of(model)[kind]
+    setattr(layer, module, Silent(attends=kind == "attention"))
+    setattr(layer, norm, nn.Identity())
 
 
-def drop_ffn(model: PreTrainedModel, number: int) -> None:
-    """Take the FFN out of a layer, with the norm before it; the residual stream passes by."""
-    parts = parts_of(model)
+def sub_layer_size(model: PreTrainedModel, number: int, kind: str) -> int:
+    """How many parameters a layer's `attention` or `ffn` holds, with the norm before it."""
     layer = layers_of(model)[number]
-    setattr(layer, parts.ffn, Silent(attends=False))
-    setattr(layer, parts.ffn_norm, nn.Identity())
-
-
-def sub_layer_sizes(model: PreTrainedModel, number: int) -> tuple[int, int]:
-    """How many parameters a layer's attention and its FFN hold, each with the norm before it."""
-    parts = parts_of(model)
-    layer = layers_of(model)[number]
-    attention = parameters(getattr(layer, parts.attention)) + parameters(getattr(layer, parts.attention_norm))
-    ffn = parameters(getattr(layer, parts.ffn)) + parameters(getattr(layer, parts.ffn_norm))
-    return attention, ffn
+    return sum(parameters(getattr(layer, name)) for name in parts_of(model)[kind])
 
 
 def parameters(module: nn.Module) -> int:

@@ -17,14 +17,7 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.signals import Stream, stream
-from howlinear.models.layers import (
-    drop_attention,
-    drop_ffn,
-    drop_layers,
-    layers_of,
-    parameters,
-    sub_layer_sizes,
-)
+from howlinear.models.layers import drop_layers, drop_sub_layer, layers_of, parameters, sub_layer_size
 from howlinear.models.replace import copy_of
 
 
@@ -40,30 +33,26 @@ def layers(calibration: Calibration, share: float) -> PreTrainedModel:
 
 def ffns(calibration: Calibration, share: float) -> PreTrainedModel:
     """Drop the FFNs that turn the stream least (LLM-Drop)."""
-    return _without_sub_layers(calibration, share, with_attention=False)
+    return _without_sub_layers(calibration, share, "ffn")
 
 
 def sub_layers(calibration: Calibration, share: float) -> PreTrainedModel:
     """Drop the FFNs and the attentions that turn the stream least (LLM-Drop, joint)."""
-    return _without_sub_layers(calibration, share, with_attention=True)
+    return _without_sub_layers(calibration, share, "ffn", "attention")
 
 
-def _without_sub_layers(calibration: Calibration, share: float, with_attention: bool) -> PreTrainedModel:
+def _without_sub_layers(calibration: Calibration, share: float, *kinds: str) -> PreTrainedModel:
     scores, sizes = {}, {}
+    turned = stream_of_layers(calibration)
     for number in range(len(layers_of(calibration.model))):
-        attention_size, ffn_size = sub_layer_sizes(calibration.model, number)
-        scores["ffn", number] = float(stream_of_layers(calibration).ffn[number])
-        sizes["ffn", number] = ffn_size
-        if with_attention:
-            scores["attention", number] = float(stream_of_layers(calibration).attention[number])
-            sizes["attention", number] = attention_size
+        for kind in kinds:
+            scores[kind, number] = float(getattr(turned, kind)[number])
+            sizes[kind, number] = sub_layer_size(calibration.model, number, kind)
     dropped = _lowest(calibration, share, scores, sizes)
     copied = copy_of(calibration.model)
     for kind, number in dropped:
-        if kind == "ffn":
-            drop_ffn(copied, number)
-        else:
-            drop_attention(copied, number)
+        drop_sub_layer(copied, number, kind)
+        if kind == "attention":
             copied.config.use_cache = False  # a cache of keys and values counts tokens by what attention puts there
     return copied
 
