@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,25 +111,27 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
         content["corpus"], content["sha256"], content["rows"], content["seq_len"], content.get("text", "")
     )
     stop = Stop(**content["stop"]) if "stop" in content else None
-    solved = {block["block"]: _solved(block) for block in content["blocks"]}
-    blocks = [block for block in content["blocks"] if block.get("dppl") is not None]
-    costs = {block["block"]: Change(Estimate(block["dppl"], block["dppl_low"], block["dppl_high"])) for block in blocks}
-    splits = {block["block"]: _token_split(block) for block in content["blocks"] if "token_share" in block}
+    solved, costs, splits = {}, {}, {}
+    for block in content["blocks"]:
+        number = block["block"]
+        block = {name: math.nan if value is None else value for name, value in block.items()}
+        solved[number] = _solved(block)
+        if not math.isnan(block.get("dppl", math.nan)):
+            costs[number] = Change(_estimate(block, "dppl"))
+        if "token_share" in block:
+            splits[number] = TokenSplit(*(_estimate(block, field.name) for field in fields(TokenSplit)))
     site = content.get("site", "ffn")
     check_kind(site)
     return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None, site, splits or None)
 
 
 def _solved(block: Mapping[str, Any]) -> Solved:
-    """A block's numbers as `to_dict` has them; of the ceiling without massive rows it has R² and interval."""
-    ranks = ("effective_rank", "effective_rank_ordinary")
-    names = ("r2", "r2_train", "r2_median", "r2_ordinary", *ranks)
-    block = {**block, **{name: math.nan for name in names if block[name] is None}}
+    """A block's numbers, NaN for None; of the ceiling without massive rows there are R² and interval."""
     whole = Ceiling(
         r2=block["r2"],
         r2_train=block["r2_train"],
-        interval=_estimate(block, "r2"),
-        limit=_estimate(block, "r2_limit"),
+        interval=_interval(block, "r2"),
+        limit=_interval(block, "r2_limit"),
         r2_median=block["r2_median"],
         r2_per_feature=None,
         map=None,
@@ -141,24 +143,20 @@ def _solved(block: Mapping[str, Any]) -> Solved:
     )
     ordinary = whole
     if block["massive_rows"]:
-        r2, interval = block["r2_ordinary"], _estimate(block, "r2_ordinary")
+        r2, interval = block["r2_ordinary"], _interval(block, "r2_ordinary")
         ordinary = replace(whole, r2=r2, interval=interval, r2_train=math.nan, limit=None, r2_median=math.nan)
     return Solved(whole, block["effective_rank"], block["massive_rows"], ordinary, block["effective_rank_ordinary"])
 
 
-def _token_split(block: Mapping[str, Any]) -> TokenSplit:
-    """A block's token split as `to_dict` has it, where None stands for NaN."""
-    numbers = {name: math.nan if block[name] is None else block[name] for name in block}
-    estimates = []
-    for name in ("token_share", "r2_between", "r2_within"):
-        estimates.append(Estimate(numbers[name], numbers[f"{name}_low"], numbers[f"{name}_high"]))
-    return TokenSplit(*estimates)
+def _estimate(block: Mapping[str, Any], name: str) -> Estimate:
+    """A number with its interval."""
+    return Estimate(block[name], block[f"{name}_low"], block[f"{name}_high"])
 
 
-def _estimate(block: Mapping[str, Any], name: str) -> Estimate | None:
-    """A number with its interval; None where there is none."""
-    ends = [block[name], block[f"{name}_low"], block[f"{name}_high"]]
-    return None if None in ends else Estimate(*ends)
+def _interval(block: Mapping[str, Any], name: str) -> Estimate | None:
+    """The same; None where there is none."""
+    estimate = _estimate(block, name)
+    return None if math.isnan(estimate.low) else estimate
 
 
 def _tensors(profile: Profile) -> dict[str, Tensor]:
