@@ -71,6 +71,7 @@ def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> f
         InputError: nothing to predict, a model that predicts no next token, or a loss that is not finite.
     """
     model = model_of(model)
+    check_causal(model)
     scored = scored_of(text, model, **rows)
     return mean_perplexity(_losses(model, scored, batch_size), scored.mask)
 
@@ -186,18 +187,14 @@ def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
         rows = TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)))
     if rows.ids is None:
         raise InputError("perplexity needs held out sequences of at least two tokens, got None")
-    ids, fold = rows.ids[rows.test], rows.fold[rows.test]
-    mask = None if rows.mask is None else rows.mask[rows.test]
-    predicts = _predicted(rows)
-    if not predicts.any():
-        raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
-    besides = {name: tensor[rows.test] for name, tensor in rows.inputs.items() if name != "input_ids"}
-    if mask is None:
-        return HeldOut(ids, None, fold, besides)
     # A sequence of a single token predicts nothing: it leaves ids, mask and folds alike.
-    longer = predicts.any(dim=1)
-    besides = {name: tensor[longer] for name, tensor in besides.items()}
-    return HeldOut(ids[longer], mask[longer], fold[longer], besides)
+    sequences = rows.test.nonzero()[:, 0][_predicted(rows).any(dim=1)]
+    if not len(sequences):
+        shape = tuple(rows.ids[rows.test].shape)
+        raise InputError(f"perplexity needs held out sequences of at least two tokens, got {shape}")
+    mask = None if rows.mask is None else rows.mask[sequences]
+    besides = {name: tensor[sequences] for name, tensor in rows.inputs.items() if name != "input_ids"}
+    return HeldOut(rows.ids[sequences], mask, rows.fold[sequences], besides)
 
 
 def _predicted(rows: Rows) -> Bool[Tensor, "n places"]:
@@ -261,7 +258,6 @@ def losses(
     model: Any,
     ids: Any,
     batch_size: int = LOSS_BATCH,
-    mask: Bool[Tensor, "n seq_len"] | None = None,
 ) -> Float[Tensor, " n"]:
     """Mean negative log-likelihood per predicted token of each sequence, in nats, shape (n,), float64.
 
@@ -269,22 +265,18 @@ def losses(
         model: a causal language model.
         ids: token ids, shape (n, seq_len), all of which count; or what `perplexity` takes.
         batch_size: sequences in a forward pass.
-        mask: of token ids, which places are tokens, padding on the right; all by default.
 
     Raises:
         InputError: a model that predicts no next token, nothing to predict, or a loss that is not finite.
     """
     model = model_of(model)
     check_causal(model)
-    batch_size = check_count("batch_size", batch_size)
-    scored = scored_of(ids if mask is None else {"input_ids": ids, "attention_mask": mask}, model)
-    return _losses(model, scored, batch_size)
+    return _losses(model, scored_of(ids, model), batch_size)
 
 
 @torch.inference_mode()
 def _losses(model: PreTrainedModel, scored: HeldOut, batch_size: int) -> Float[Tensor, " n"]:
     """`losses` of sequences with all that the model reads with them, as a measurement's own passes do."""
-    check_causal(model)
     batch_size = check_count("batch_size", batch_size)
     check_ids(model, scored.ids)
     targets = targets_of(scored.ids, scored.mask)
