@@ -1,7 +1,8 @@
-"""What a module of a layer is called with, and what it returns."""
+"""What a model and the modules of its layers are called with, and what they return."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -9,6 +10,15 @@ from torch import Tensor, nn
 
 from howlinear.errors import InputError
 from howlinear.models.checks import evaluating
+
+PERCEIVED = ("pixel_attention_mask", "pixel_mask", "feature_attention_mask", "input_features_mask", "padding_mask")
+"""Keywords of the masks of images and sound, beside the `attention_mask` of text."""
+
+
+def perceives(path: str) -> bool:
+    """Whether a module lies in the part of a model that reads images or sound, as one calls it that reads text too."""
+    part = r"(vision|visual|image|audio|speech)(_(model|tower|encoder|transformer))?"
+    return any(re.fullmatch(part, name) for name in path.split("."))
 
 
 def input_of(args: tuple, named: dict) -> Tensor:

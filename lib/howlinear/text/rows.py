@@ -7,7 +7,6 @@ bars over folds are error bars over documents that are not copied from one anoth
 from __future__ import annotations
 
 import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,16 +18,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.calls import PERCEIVED, perceives
 from howlinear.models.checks import as_ids, as_tensor, check_inputs
 from howlinear.models.ffn_sites import device_of
 
 FOLDS = 8
 TRAIN_SHARE = 0.75  # of the tokens, for fitting; the rest is held out
-
-PERCEIVES = re.compile(r"(vision|visual|image|audio|speech)(_(model|tower|encoder|transformer))?")
-"""What a model that reads text too calls the part of it that reads images or sound."""
-PERCEIVED = ("pixel_attention_mask", "pixel_mask", "feature_attention_mask", "input_features_mask", "padding_mask")
-"""Masks of images and sound, beside the `attention_mask` of text."""
 
 
 class Rows(ABC):
@@ -242,12 +237,11 @@ class ModelInputs(Rows):
 
     def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
         """The token ids that a site's stack reads, and its mask: a decoder has its own of both, images have no ids."""
-        parts = site.split(".")
-        if "decoder" in parts and self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
+        if "decoder" in site.split(".") and self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
             mask = self.inputs.get("decoder_attention_mask")
             return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
         perceived = any(tensor.is_floating_point() for tensor in self.inputs.values())
-        beside_text = self.ids is not None and perceived and any(PERCEIVES.fullmatch(part) for part in parts)
+        beside_text = self.ids is not None and perceived and perceives(site)
         if self.ids is not None and not beside_text:
             return self.ids, self.mask
         masks = [self.inputs[name] for name in PERCEIVED if name in self.inputs]
