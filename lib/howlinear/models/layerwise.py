@@ -64,11 +64,12 @@ class Layerwise:
         self._besides: list[list[Besides]] = []  # of each batch, of each layer
         self._form: Callable[[Tensor], Any] | None = None  # a stream → what holds it when a layer returns it
         body = [name for name in self._names_beside() if name.startswith(prefix_of(model))]
-        embedding = self._of_one_matrix(model.get_input_embeddings(), nn.Embedding)
-        with read(model, [*(name for name in body if name not in embedding), *self._names_of(0)]):
-            looks_up = {part: self._looked_up(name, part) for name, part in embedding.items()}
+        embedding = model.get_input_embeddings()
+        looked_up = self._matrix_on_disk(embedding, nn.Embedding)
+        others = {} if looked_up is None else {embedding: self._looked_up(looked_up, embedding)}
+        with read(model, [*(name for name in body if name != looked_up), *self._names_of(0)]):
             for batch in batches:
-                self._enter(batch, looks_up)
+                self._enter(batch, others)
 
     @torch.no_grad()
     def advance(self, begin: Callable[[int], None] = lambda _: None) -> None:
@@ -106,11 +107,13 @@ class Layerwise:
         Yields:
             A function of inputs and of their stream behind the last layer, which returns the model's logits.
         """
-        embedding = self.model.get_input_embeddings()
-        path = self._path_of(embedding)
-        head = self._of_one_matrix(self.model.get_output_embeddings(), nn.Linear)
-        head = {name: part for name, part in head.items() if fills_memory(part.weight.nbytes)}  # read for every batch
-        in_parts = {part: self._multiplied(name, part.forward) for name, part in head.items()}
+        embedding, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        unread = [f"{self._path_of(embedding)}.weight"]
+        in_parts = {}
+        matrix = self._matrix_on_disk(head, nn.Linear)
+        if matrix is not None and fills_memory(head.weight.nbytes):  # then its parts are read for every batch
+            unread.append(matrix)
+            in_parts[head] = self._multiplied(matrix, head.forward)
 
         def predict(inputs: Inputs, stream: Tensor) -> Tensor:
             forwards = in_parts | dict.fromkeys(self.layers, lambda *_, **__: self._form(stream))
@@ -119,18 +122,17 @@ class Layerwise:
             with forwards_replaced(forwards):
                 return logits(self.model, inputs)
 
-        with read(self.model, [name for name in self._names_beside() if name not in {f"{path}.weight", *head}]):
+        with read(self.model, [name for name in self._names_beside() if name not in unread]):
             yield predict
 
     def _path_of(self, module: nn.Module) -> str:
         return next(name for name, part in self.model.named_modules() if part is module)
 
-    def _of_one_matrix(self, module: nn.Module | None, kind: type[nn.Module]) -> dict[str, nn.Module]:
-        """The name of a module's matrix → the module, if the matrix is on disk and is all that the module has."""
+    def _matrix_on_disk(self, module: nn.Module | None, kind: type[nn.Module]) -> str | None:
+        """The name of a module's matrix, if that is on disk and is all that the module has."""
         is_known = is_on_disk(self.model) and isinstance(module, kind)
-        if is_known and [name for name, _ in module.named_parameters()] == ["weight"] and module.weight.is_meta:
-            return {f"{self._path_of(module)}.weight": module}
-        return {}
+        alone = is_known and [name for name, _ in module.named_parameters()] == ["weight"]
+        return f"{self._path_of(module)}.weight" if alone and module.weight.is_meta else None
 
     def _looked_up(self, name: str, embedding: nn.Embedding) -> Callable:
         """An embedding's forward; of its rows there are only those of the tokens that are looked up."""
