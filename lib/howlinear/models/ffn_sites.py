@@ -106,6 +106,12 @@ class Site:
         parts = self.ffn if isinstance(self.ffn, nn.Sequential) else [self.ffn]
         return all(isinstance(part, nn.Linear) for part in parts)
 
+    @property
+    def stack(self) -> str | None:
+        """The path of the list that its layer is in, as `layers` of `layers.3.mlp`; None where there is no list."""
+        stack, in_list, _ = f"{self.name}.".partition(f".{self.block}.")
+        return stack if in_list else None
+
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of both modules."""
         return list(nn.ModuleList([self.input, self.output]).parameters())

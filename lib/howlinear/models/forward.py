@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -72,7 +71,9 @@ def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
             raise runs_again(last)
         _RUNS_ONCE.add(model)
         return
-    following = _layer_behind(model, last) if last is not None else None
+    following = None
+    if last is not None and last.stack is not None:
+        following = dict(model.get_submodule(last.stack).named_children()).get(str(last.block + 1))
     if following is None:
         yield
         return
@@ -87,15 +88,6 @@ def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
         pass
     finally:
         hook.remove()
-
-
-def _layer_behind(model: PreTrainedModel, site: Site) -> Module | None:
-    """The layer that follows that of a site, as `layers.4` of a site `layers.3.mlp`; None if there is none."""
-    in_layer = re.match(r"(.*?)\.(\d+)(\.|$)", site.name)
-    if in_layer is None:
-        return None
-    layers = dict(model.get_submodule(in_layer[1]).named_children())
-    return layers.get(str(int(in_layer[2]) + 1))
 
 
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:

@@ -6,7 +6,6 @@ before it, one has to know these by name. What is done here is done in place: gi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -54,8 +53,8 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def stack_of(model: PreTrainedModel, site: str = "ffn") -> str:
-    """The path of the layers, as `model.layers` of a site `model.layers.3.mlp`."""
-    return re.match(r"(.*?)\.\d+(\.|$)", sites(model, site=site)[0].name).group(1)
+    """The path of the layers, found by their sites."""
+    return sites(model, site=site)[0].stack
 
 
 def writes_to_stream(model: PreTrainedModel) -> bool:
@@ -80,7 +79,7 @@ def streams_hooked(
 
     with ExitStack() as stack:
         for site in listened:
-            layer = model.get_submodule(site.name.rpartition(".")[0])
+            layer = model.get_submodule(f"{site.stack}.{site.block}")
             stack.callback(layer.register_forward_hook(partial(pass_on, site)).remove)
         yield
 
