@@ -132,12 +132,12 @@ def _excess(name: str | Path, dtype: str | torch.dtype | None) -> str | None:
     )
 
 
-def moments_bytes(width: int, folds: int = 2 * FOLDS) -> int:
+def moments_bytes(width: int) -> int:
     """Bytes of one block's moments: Sxx and Sxy of each fold and Σyyᵀ of the held-out outputs, d² numbers each.
 
     Vectors (means, Σy²) are left out: 3 / (2 d) of it.
     """
-    matrices = 2 * folds + 1
+    matrices = 2 * (2 * FOLDS) + 1
     return 8 * width**2 * matrices
 
 

@@ -102,9 +102,7 @@ def paper_moments(
     return sides
 
 
-def paper_activations(
-    model: PreTrainedModel, rows: PaperRows, blocks: Collection[int] | None = None
-) -> dict[int, tuple[Rows, Rows]]:
+def paper_activations(model: PreTrainedModel, rows: PaperRows) -> dict[int, tuple[Rows, Rows]]:
     """Block → all inputs and all outputs, in order: for what needs rows themselves."""
     parts: dict[int, tuple[list[Rows], list[Rows]]] = {}
 
@@ -113,7 +111,7 @@ def paper_activations(
         inputs.append(x.float().cpu().clone())
         outputs.append(y.float().cpu().clone())
 
-    _read(model, rows, keep, blocks)
+    _read(model, rows, keep)
     return {block: (torch.cat(inputs), torch.cat(outputs)) for block, (inputs, outputs) in parts.items()}
 
 
@@ -122,7 +120,7 @@ def _read(
     model: PreTrainedModel,
     rows: PaperRows,
     keep: Callable[[int, int, Rows, Rows], None],
-    blocks: Collection[int] | None,
+    blocks: Collection[int] | None = None,
 ) -> None:
     """Run the model over all windows; `keep` gets a block, the number of its first row here, and its rows."""
     start = 0

@@ -163,9 +163,7 @@ def swapped_passes(
     swaps: Mapping[Name, tuple[int, Callable[[Tensor], Tensor]]],
     ids: Int64[Tensor, "n seq_len"],
     score: Callable[[Int64[Tensor, "batch seq_len"]], Tensor],
-    batch_size: int = LOSS_BATCH,
-    progress: bool = False,
-    site: str = "ffn",
+    batch_size: int,
 ) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
     """What `score` makes of every batch, of the model as it is and with each swap alone.
 
@@ -175,8 +173,6 @@ def swapped_passes(
         ids: token ids, shape (n, seq_len).
         score: runs the model on a batch.
         batch_size: sequences in a pass.
-        progress: show a bar.
-        site: what the maps stand for, as of `swap`.
 
     Returns:
         Scores of the batches in order: of the model, and name → of the model with that swap.
@@ -185,10 +181,9 @@ def swapped_passes(
         InputError: a model that predicts no next token, or a block that it does not have.
     """
     model = unwrapped(model)
-    check_causal(model)
     tokens = ids.clamp_min(0)  # `NO_TARGET` stands for padding
     check_ids(model, tokens)
-    return _passes(model, swaps, ids.split(batch_size), tokens[:1].to(device_of(model)), score, progress, site)
+    return _passes(model, swaps, ids.split(batch_size), tokens[:1].to(device_of(model)), score)
 
 
 @torch.inference_mode()
@@ -198,8 +193,8 @@ def _passes(
     batches: Sequence[Tensor],
     first: Inputs,
     score: Callable[[Tensor], Tensor],
-    progress: bool,
-    site: str,
+    progress: bool = False,
+    site: str = "ffn",
 ) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
     """`swapped_passes` of batches of whatever `score` takes; on `first` it is tried whether layers can be recalled."""
     check_causal(model)
