@@ -9,7 +9,7 @@ entry: its config has another number of hidden units, and everything that reads 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -130,11 +130,7 @@ def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
     Raises:
         InputError: the config's entry is damaged.
     """
-    ranks = _noted(config, "replaced")
-    damaged = {block: rank for block, rank in ranks.items() if not _is_rank(rank)}
-    if damaged:
-        raise InputError(f"{_ENTRY} gives ranks {damaged}")
-    return ranks
+    return _noted(config, "replaced", "ranks", lambda rank: rank is None or _is_count(rank))
 
 
 def units_left(config: PreTrainedConfig) -> dict[int, int]:
@@ -143,20 +139,25 @@ def units_left(config: PreTrainedConfig) -> dict[int, int]:
     Raises:
         InputError: the config's entry is damaged.
     """
-    counts = _noted(config, "units")
-    damaged = {block: count for block, count in counts.items() if count is None or not _is_rank(count)}
-    if damaged:
-        raise InputError(f"{_ENTRY} gives numbers of hidden units {damaged}")
-    return counts
+    return _noted(config, "units", "numbers of hidden units", _is_count)
 
 
-def _noted(config: PreTrainedConfig, key: str) -> dict[int, Any]:
+def _noted(config: PreTrainedConfig, key: str, of: str, fits: Callable[[Any], bool]) -> dict[int, Any]:
     """Block → what a config's entry notes of it under a key."""
     entry = getattr(config, "howlinear", {"replaced": {}})
     try:
-        return {int(block): number for block, number in ({"units": {}} | entry)[key].items()}
+        noted = {int(block): number for block, number in ({"units": {}} | entry)[key].items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{_ENTRY} holds {entry!r}") from error
+    damaged = {block: number for block, number in noted.items() if not fits(number)}
+    if damaged:
+        raise InputError(f"{_ENTRY} gives {of} {damaged}")
+    return noted
+
+
+def _is_count(number: object) -> bool:
+    """Whether a config's entry is a positive whole number; True is none."""
+    return type(number) is int and number >= 1
 
 
 _ENTRY = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'
@@ -173,11 +174,6 @@ def linear_layers(width: int, rank: int | None) -> nn.Module:
     if rank is None:
         return nn.Linear(width, width)
     return nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width))
-
-
-def _is_rank(rank: object) -> bool:
-    """Whether a config's entry is a rank: a positive whole number (True is none), or None for full rank."""
-    return rank is None or (type(rank) is int and rank >= 1)
 
 
 def _rank(site: Site, width: int) -> int | None:
