@@ -250,31 +250,28 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
             outlives the call, the model may write over it (Falcon adds attention to y in place).
     """
     inputs: dict[int, Tensor] = {}
+
+    def note_input(site: Site, _: Module, args: tuple, named: dict) -> None:
+        x = input_of(args, named)
+        inputs[site.block] = x.clone() if site.kind == "layer" else x  # a layer may add to the residual stream in place
+
+    def pass_on(site: Site, _: Module, __: tuple, output: Any) -> None:
+        x, y = inputs.pop(site.block), stream_of(output)
+        if not isinstance(y, Tensor):
+            raise InputError(
+                f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "
+                "that take x and return y, as in load_model(…, sites=…)"
+            )
+        if site.kind == "layer":
+            wide = torch.promote_types(y.dtype, torch.float32)
+            y = y.to(wide) - x.to(y.device, wide)
+        keep(site, x, y)
+
     with ExitStack() as stack:
         for site in listened:
-            before = partial(_note_input, inputs, site)
-            after = partial(_pass_on, inputs, site, keep)
-            stack.callback(site.input.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(site.output.register_forward_hook(after).remove)
+            stack.callback(site.input.register_forward_pre_hook(partial(note_input, site), with_kwargs=True).remove)
+            stack.callback(site.output.register_forward_hook(partial(pass_on, site)).remove)
         yield
-
-
-def _note_input(inputs: dict[int, Tensor], site: Site, _: Module, args: tuple, named: dict) -> None:
-    x = input_of(args, named)
-    inputs[site.block] = x.clone() if site.kind == "layer" else x  # a layer may add to the residual stream in place
-
-
-def _pass_on(inputs: dict[int, Tensor], site: Site, keep: Callable, _: Module, __: tuple, output: Any) -> None:
-    x, y = inputs.pop(site.block), stream_of(output)
-    if not isinstance(y, Tensor):
-        raise InputError(
-            f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "
-            "that take x and return y, as in load_model(…, sites=…)"
-        )
-    if site.kind == "layer":
-        wide = torch.promote_types(y.dtype, torch.float32)
-        y = y.to(wide) - x.to(y.device, wide)
-    keep(site, x, y)
 
 
 class _Block:
@@ -320,6 +317,7 @@ class Collector:
         x = x.flatten(0, -2)
         y = y.flatten(0, -2).to(x.device)
         # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
+        # Places are counted through the batch, padding too.
         tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
         if site.block in self.seen:
             raise runs_again(site)
@@ -340,7 +338,9 @@ class Collector:
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
         block.finite[self.number] = moments.finite  # read by `finish`: a device would be waited for
-        sequence, position = self._sequence_and_position(places, len(x))
+        sequences = self.indices[self.number]
+        seq_len = len(x) // len(sequences)
+        sequence, position = sequences[places // seq_len], places % seq_len
         block.heavy.update(tokens_x, tokens_y, sequence, position, held_out, fold)
         if len(self.drawn):
             self._keep_sample(site, block, x, y)
@@ -376,17 +376,6 @@ class Collector:
             if fold in block.moments:
                 block.files[fold] = self.folder / f"moments-{number}-{fold[0]:d}-{fold[1]}.safetensors"
                 save_file(block.moments.pop(fold).cpu().tensors(), block.files[fold])
-
-    def _sequence_and_position(self, places: Tensor, row_count: int) -> tuple[Tensor, Tensor]:
-        """Which sequence of all each row of this batch is of, and its place there.
-
-        Args:
-            places: of the rows, counted through the batch, padding too.
-            row_count: rows of the batch, padding too.
-        """
-        sequences = self.indices[self.number]
-        seq_len = row_count // len(sequences)
-        return sequences[places // seq_len], places % seq_len
 
     def _keep_sample(self, site: Site, block: _Block, x: Tensor, y: Tensor) -> None:
         """Put those rows of a batch that were drawn in their places in the sample."""
