@@ -29,7 +29,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.instrument.profile import Profile, Solved, name_of, solve, with_a_defined_r2
+from howlinear.instrument.profile import Profile, Solved, defined, name_of, solve
 from howlinear.instrument.profile_files import load_profile, save_profile
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.checks import evaluating
@@ -202,7 +202,8 @@ def measure_layers(
                             losses.update(batch[part], predict(inputs, text.streams[place][part]))
             text.streams.clear()
 
-        solved = with_a_defined_r2(done.solved())
+        solved = done.solved()
+        defined(solved)  # refused where no block has an R²_lin
         costs = None
         if swap:
             maps = {block: answer.ceiling.map for block, answer in solved.items()}

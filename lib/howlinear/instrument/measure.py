@@ -16,7 +16,7 @@ from howlinear.instrument.capture import BlockCapture, capture_batches
 from howlinear.instrument.distributed import check_same_rows, gather, is_alone, is_first, join_captures, own_share
 from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.instrument.profile import Profile, name_of, profile_of, solve, with_a_defined_r2
+from howlinear.instrument.profile import Profile, defined, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_split import Grouping, token_splits
@@ -138,9 +138,10 @@ def measure(
         solved = {}
         for of_process in gather(solve(captured, confidence, progress, device_of(model))):
             solved |= of_process
-        solved = with_a_defined_r2(dict(sorted(solved.items())))
+        solved = dict(sorted(solved.items()))
+        ceilings = defined(solved)  # refused where no block has an R²_lin
         if tolerance is not None:
-            stop = judge({block: answer.ceiling for block, answer in solved.items()}, tolerance, look, len(looks))
+            stop = judge(ceilings, tolerance, look, len(looks))
             if stop.reached:
                 packed = packed.subset(torch.cat(looks[:look]).sort().values)
                 break

@@ -156,7 +156,7 @@ class Profile(Mapping):
     @property
     def defined(self) -> dict[int, Ceiling]:
         """The blocks that have an R²_lin: all whose outputs vary."""
-        return {block: found for block, found in self.items() if not math.isnan(found.r2)}
+        return defined(self.solved)
 
     @property
     def effective_ranks(self) -> dict[int, float]:
@@ -431,22 +431,25 @@ def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, per
     Raises:
         InputError: a block cannot be fitted; names it.
     """
-    return Profile(model, rows, with_a_defined_r2(solve(captured)), perplexity)
+    solved = solve(captured)
+    defined(solved)  # refused where no block has an R²_lin
+    return Profile(model, rows, solved, perplexity)
 
 
-def with_a_defined_r2(solved: dict[int, Solved]) -> dict[int, Solved]:
-    """The same, if any block has an R²_lin.
+def defined(solved: Mapping[int, Solved]) -> dict[int, Ceiling]:
+    """The ceilings of the blocks that have an R²_lin: all whose outputs vary.
 
     Raises:
         ConstantError: none has.
     """
-    if all(math.isnan(answer.ceiling.r2) for answer in solved.values()):
+    ceilings = {block: answer.ceiling for block, answer in solved.items() if not math.isnan(answer.ceiling.r2)}
+    if not ceilings:
         rows = next(iter(solved.values())).ceiling.rows_test
         raise ConstantError(
             f"{_blocks(list(solved))}: the outputs are constant over {rows} rows: R² is undefined; "
             "use more or other text"
         )
-    return solved
+    return ceilings
 
 
 def solve(

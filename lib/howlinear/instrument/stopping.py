@@ -14,7 +14,6 @@ is a better one shows as R²_lin rising from look to look, about (1 − R²_lin)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -106,15 +105,13 @@ def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture])
 
 
 def judge(ceilings: Mapping[int, Ceiling], tolerance: float, look: int, looks: int) -> Stop:
-    """What one look says: whether every interval is narrow enough.
+    """What one look says of the blocks that have an R²_lin: whether every interval is narrow enough.
 
     Raises:
         InputError: there are no intervals, for want of folds.
     """
     half_widths = {}
     for block, measured in ceilings.items():
-        if math.isnan(measured.r2):
-            continue  # its outputs are constant
         if measured.interval is None:
             raise InputError("a tolerance needs intervals, and they need two document folds or more on each side")
         half_widths[block] = measured.interval.half_width
