@@ -32,6 +32,7 @@ from howlinear.instrument.perplexity import (
     scored_of,
     targets_of,
 )
+from howlinear.models.calls import FAILURES
 from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import Inputs, logits, running
@@ -308,6 +309,6 @@ def resumable(model: PreTrainedModel, blocks: list[int], batch: Inputs, site: st
             with recording.resumed(block):
                 if not torch.equal(logits(model, few), whole):
                     return False
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+    except FAILURES:
         return False  # a recalled layer leaves nothing behind besides its output
     return True

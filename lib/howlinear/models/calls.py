@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from howlinear.errors import InputError
 from howlinear.models.checks import evaluating
 
+FAILURES = (
+    *(RuntimeError, ValueError, LookupError, TypeError, ArithmeticError),
+    *(AttributeError, AssertionError),  # a module of another kind stands where a model reads its parts
+)
+"""What a forward pass raises that does not fit its inputs, its config or what was put in."""
+
 PERCEIVED = ("pixel_attention_mask", "pixel_mask", "feature_attention_mask", "input_features_mask", "padding_mask")
 """Keywords of the masks of images and sound, beside the `attention_mask` of text."""
 
@@ -56,7 +62,7 @@ def outputs_beside(module: nn.Module, width: int) -> int:
     try:
         with evaluating(module):
             output = module(x)
-    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    except FAILURES as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"cannot tell what a {type(module).__name__} returns beside y, for it does not run on one token: {reason}"

@@ -16,6 +16,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.models.calls import FAILURES
 from howlinear.models.ffn_sites import Site, device_of
 
 Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
@@ -115,13 +116,6 @@ def uncompiled() -> AbstractContextManager:
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and to import it takes seconds
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
-
-
-FAILURES = (
-    *(RuntimeError, ValueError, LookupError, TypeError, ArithmeticError),
-    *(AttributeError, AssertionError),  # a module of another kind stands where a model reads its parts
-)
-"""What a forward pass raises that does not fit its inputs, its config or what was put in."""
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from howlinear.models.calls import stream_of, suited_to
+from howlinear.models.calls import FAILURES, stream_of, suited_to
 from howlinear.models.checks import evaluating
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -210,7 +210,7 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
         with evaluating(module):
             both = stream_of(module(x.clone()))
             second = stream_of(module(x[:, 1:].clone()))
-    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+    except FAILURES:
         return None  # it takes other arguments, or another width
     if not isinstance(both, Tensor) or both.shape != x.shape or both.is_meta:
         return None  # without weights, nothing can be tried
