@@ -20,13 +20,10 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.checks import as_tensor, check_count
-from howlinear.models.load import model_of
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.plain import COLUMNS, as_list, cells_of, check_not_splits, filled, listed, usual_column
 from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
 from howlinear.text.streams import is_stream
-
-__all__ = ["gathered", "is_text", "model_of", "rows_of"]
 
 
 def is_text(brought: Any) -> bool:

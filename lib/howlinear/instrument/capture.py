@@ -20,13 +20,14 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import decompose
 from howlinear.core.moments import Folds, Moments, effective_rank
 from howlinear.errors import InputError
-from howlinear.instrument.brought import model_of, rows_of
+from howlinear.instrument.brought import rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.models.calls import input_of, stream_of
 from howlinear.models.checks import check_count, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import logits, running, runs_again, trunk
+from howlinear.models.load import model_of
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
-from howlinear.instrument.brought import model_of, rows_of
+from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import BlockCapture, capture_batches
 from howlinear.instrument.distributed import check_same_rows, gather, is_alone, is_first, join_captures, own_share
 from howlinear.instrument.layerwise import measure_layers, opened, whole
@@ -23,6 +23,7 @@ from howlinear.instrument.token_split import Grouping, token_splits
 from howlinear.models.checks import check_count
 from howlinear.models.ffn_sites import device_of, sites, width_of
 from howlinear.models.layerwise import InseparableError
+from howlinear.models.load import model_of
 from howlinear.models.shards import is_on_disk
 from howlinear.text.rows import Rows, fold_of
 

@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
-from howlinear.instrument.brought import gathered, is_text, model_of, rows_of
+from howlinear.instrument.brought import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import Inputs, logits, running
-from howlinear.models.load import check_causal, is_causal
+from howlinear.models.load import check_causal, is_causal, model_of
 from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, batch_of
 
 NO_TARGET = -100  # what `cross_entropy` does not count

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.instrument.brought import model_of
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
@@ -38,7 +37,7 @@ from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import Inputs, logits, running
 from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.layerwise import Layerwise
-from howlinear.models.load import check_causal
+from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import maps_of, site_of, swap
 from howlinear.text.rows import batch_of

@@ -21,14 +21,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
-from howlinear.instrument.brought import model_of, rows_of
+from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.measure import ROWS, Profile, measure
 from howlinear.instrument.profile import name_of
 from howlinear.models.checks import check_count, check_inputs, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import running, trunk
-from howlinear.models.load import tokenizer_of
+from howlinear.models.load import model_of, tokenizer_of
 from howlinear.models.swap import maps_of, site_of
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import Rows, batch_of, tokens_of

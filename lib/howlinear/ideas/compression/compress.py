@@ -23,11 +23,11 @@ from howlinear.ideas.compression.allocate import budget_for, least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
-from howlinear.instrument.brought import model_of, rows_of
+from howlinear.instrument.brought import rows_of
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.checks import check_count, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
-from howlinear.models.load import check_causal
+from howlinear.models.load import check_causal, model_of
 from howlinear.models.units import check_plain, unit_count
 from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding

@@ -26,13 +26,13 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import swap_cost, timed_losses
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.ideas.compression.signals import price
-from howlinear.instrument.brought import model_of, rows_of
+from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
 from howlinear.models.checks import check_count, check_number, undisturbed
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
-from howlinear.models.load import check_causal
+from howlinear.models.load import check_causal, model_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
