@@ -19,3 +19,13 @@ class SourceError(HowlinearError, OSError):
 
 class ProcessError(HowlinearError, ConnectionError):
     """Another process of a run that several share is gone."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error of another library says, its lines joined; its kind if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of that."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedModel
 
-from howlinear.errors import HowlinearError, InputError
+from howlinear.errors import HowlinearError, InputError, in_one_line
 from howlinear.files import numbers
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.profile import Profile
@@ -137,9 +137,9 @@ def measure_untrained(
         raise InputError(f"--fresh: {error}") from error
     # whatever a model's own code raises where its configuration alone does not make a model that runs
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, ImportError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"--fresh does not apply: {type(model).__name__} cannot be had with fresh weights ({reason}); leave it out"
+            f"--fresh does not apply: {type(model).__name__} cannot be had with fresh weights ({in_one_line(error)}); "
+            "leave it out"
         ) from error
     places = [place for place, each in enumerate(sites(model, site=site)) if each.block in chosen]
     return Baseline(measured.held_out[places], measured.in_sample[places], measured.rows)

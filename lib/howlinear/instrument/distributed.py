@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from howlinear.core.moments import Moments
-from howlinear.errors import HowlinearError, InputError, ProcessError
+from howlinear.errors import HowlinearError, InputError, ProcessError, first_line
 from howlinear.instrument.capture import NO_FLOAT64, BlockCapture
 from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.torchrun import is_distributed
@@ -90,10 +90,9 @@ def gather(mine: Any, to: int | None = None) -> list:
         else:
             dist.gather_object(mine, everyone if group.rank == to else None, dst=to)
     except RuntimeError as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ProcessError(
-            f"lost another of the {group.size} processes ({reason}): nothing is written; see what ended it, and start "
-            "again"
+            f"lost another of the {group.size} processes ({first_line(error)}): nothing is written; see what ended it, "
+            "and start again"
         ) from error
     return everyone
 

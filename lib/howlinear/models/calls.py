@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howlinear.errors import InputError
+from howlinear.errors import InputError, in_one_line
 from howlinear.models.checks import evaluating
 
 FAILURES = (
@@ -63,9 +63,9 @@ def outputs_beside(module: nn.Module, width: int) -> int:
         with evaluating(module):
             output = module(x)
     except FAILURES as error:
-        reason = " ".join(str(error).split())
         raise InputError(
-            f"cannot tell what a {type(module).__name__} returns beside y, for it does not run on one token: {reason}"
+            f"cannot tell what a {type(module).__name__} returns beside y, for it does not run on one token: "
+            f"{in_one_line(error)}"
         ) from error
     return len(output) - 1 if isinstance(output, tuple | list) else 0
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.errors import HowlinearError, InputError, SourceError, in_one_line
 from howlinear.models.calls import FAILURES
 from howlinear.models.ffn_sites import Site, device_of
 
@@ -134,8 +134,7 @@ def running(model: PreTrainedModel) -> Iterator[None]:
     except HowlinearError:
         raise
     except FAILURES as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        name = model.name_or_path
+        name, reason = model.name_or_path, in_one_line(error)
         if name and not _runs(model):
             raise SourceError(
                 f"{name} loads but does not run: {reason}; is its config.json what it should be, and every map "

@@ -20,7 +20,7 @@ from huggingface_hub import constants, hf_hub_download, list_repo_files
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, first_line
 from howlinear.files import paths
 from howlinear.models import packaged
 from howlinear.models.seals import check_seal
@@ -168,8 +168,6 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
     except SourceError:
         raise
     except UNLOADABLE as error:
-        first_line = str(error).strip().split("\n")[0]
-        reason = first_line or type(error).__name__
         if Path(source).is_dir():
             where = f"folder {source}"
         elif Path(source).is_file():
@@ -178,7 +176,7 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
             where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
         else:
             where = f"{source}: no such folder here, and {_refusal(source, revision, error)}"
-        raise SourceError(f"cannot load {where} ({reason}); {embedded()}") from error
+        raise SourceError(f"cannot load {where} ({first_line(error)}); {embedded()}") from error
 
 
 def _refusal(source: str, revision: str | None, error: BaseException | None) -> str:

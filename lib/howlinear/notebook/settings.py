@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, in_one_line
 from howlinear.files import atomic, paths
 from howlinear.models.sources import with_revision
 from howlinear.text.documents import OFFLINE
@@ -224,7 +224,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SourceError(f"cannot read profile {path}: {' '.join(str(error).split())}") from error
+        raise SourceError(f"cannot read profile {path}: {in_one_line(error)}") from error
     if not isinstance(content, dict):
         raise SourceError(f"profile {path} holds no keys: write it as profiles/minis.yaml is")
     return content | _with_whole_paths(content, path)

@@ -29,7 +29,7 @@ from pathlib import Path
 import pooch
 import requests
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, first_line, in_one_line
 from howlinear.models.sources import hub
 from howlinear.text.documents import OFFLINE
 from howlinear.text.plain import paragraphs, read_text, sections
@@ -195,8 +195,9 @@ def _fetched_book(name: str) -> Path:
     try:
         return Path(cache.fetch(file, downloader=download))
     except ValueError as error:  # pooch says both hashes
-        reason = " ".join(str(error).split())
-        raise SourceError(f"{book.address} is not the {name} that was pinned: {reason} Or {otherwise}") from error
+        raise SourceError(
+            f"{book.address} is not the {name} that was pinned: {in_one_line(error)} Or {otherwise}"
+        ) from error
     except OSError as error:  # what requests raises is one too
         raise SourceError(
             f"cannot fetch {name} from {book.address}: {_obstacle(error)}; without a network use "
@@ -212,7 +213,7 @@ def _obstacle(error: OSError) -> str:
         return f"the server says nothing for {TIMEOUT} seconds"
     if isinstance(error, requests.RequestException):
         return "no connection, or it broke off"
-    return error.strerror or " ".join(str(error).split())
+    return error.strerror or in_one_line(error)
 
 
 def _rows_of(name: str) -> list[str]:
@@ -227,8 +228,7 @@ def _rows_of(name: str) -> list[str]:
         with hub():
             return list(load_dataset(**WIKITEXT, split=SPLITS[name])["text"])
     except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SourceError(
-            f"cannot load {name} ({WIKITEXT['path']}) from the Hub or its cache: {reason}; without a network use "
-            f"{', '.join(OFFLINE)}, a .txt file, or a folder with {name}.txt that {FOLDER} names"
+            f"cannot load {name} ({WIKITEXT['path']}) from the Hub or its cache: {first_line(error)}; without a "
+            f"network use {', '.join(OFFLINE)}, a .txt file, or a folder with {name}.txt that {FOLDER} names"
         ) from error

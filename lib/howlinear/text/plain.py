@@ -20,7 +20,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.errors import HowlinearError, InputError, SourceError, in_one_line
 
 TITLE = re.compile(r"\s*= [^=](.*[^=])? =\s*")  # ` = Title = `; sections have more of them, ` = = History = = `
 GUTENBERG_START = re.compile(r"\*\*\* ?START OF TH(E|IS) PROJECT GUTENBERG EBOOK.*")
@@ -173,8 +173,7 @@ def _read_table(path: Path) -> Any:
                 return pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, index_col=False)
         return pd.DataFrame(_json_rows(text, ending), dtype=object)
     except (ValueError, OSError, LookupError, RecursionError, pd.errors.ParserWarning) as error:  # of damaged files
-        reason = " ".join(str(error).split())
-        raise SourceError(f"cannot read {path} as {ending or 'a data set'}: {reason}") from error
+        raise SourceError(f"cannot read {path} as {ending or 'a data set'}: {in_one_line(error)}") from error
 
 
 def _unpacked(path: Path) -> bytes:

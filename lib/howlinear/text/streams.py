@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from howlinear.errors import HowlinearError, SourceError
+from howlinear.errors import HowlinearError, SourceError, first_line
 from howlinear.models.sources import UNLOADABLE, hub
 from howlinear.text import plain
 
@@ -52,8 +52,8 @@ def open_hub(name: str) -> IterableDataset:
             return load_dataset(repository, configuration or None, split=split or "train", streaming=True)
     except UNLOADABLE as error:
         raise SourceError(
-            f"cannot read {name}: no such file or folder here, and as a data set of the Hub: {_reason(error)}; without "
-            "a network give a text of yours, or docs, code or cpp"
+            f"cannot read {name}: no such file or folder here, and as a data set of the Hub: "
+            f"{first_line(error).rstrip('.')}; without a network give a text of yours, or docs, code or cpp"
         ) from error
 
 
@@ -74,7 +74,9 @@ def texts_of(stream: IterableDataset, column: str | None, name: str) -> Iterator
     except HowlinearError:
         raise
     except UNLOADABLE as error:
-        raise SourceError(f"{name} broke off: {_reason(error)}; try again, or save what you need as a file") from error
+        raise SourceError(
+            f"{name} broke off: {first_line(error).rstrip('.')}; try again, or save what you need as a file"
+        ) from error
 
 
 def documents_of(stream: IterableDataset, column: str | None, name: str, way: str, seed: int) -> Iterator[str]:
@@ -82,7 +84,3 @@ def documents_of(stream: IterableDataset, column: str | None, name: str, way: st
     shuffled = stream.shuffle(seed=seed, buffer_size=AHEAD)
     for text in texts_of(shuffled, column, name):
         yield from plain.WAYS[way](text)
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

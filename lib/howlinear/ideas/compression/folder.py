@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, in_one_line
 from howlinear.files.atomic import folder_aside, written_aside
 from howlinear.ideas.compression.card import plain_card
 from howlinear.ideas.compression.output_folder import check_output_folder
@@ -57,7 +57,7 @@ def save(
         try:
             model.save_pretrained(new, state_dict=weights)
         except ValueError as error:  # of settings for generation that contradict each other, say
-            raise InputError(f"transformers does not save this model: {' '.join(str(error).split())}") from error
+            raise InputError(f"transformers does not save this model: {in_one_line(error)}") from error
         if tokenizer is not None:
             tokenizer.save_pretrained(new)
         with written_aside(new / "README.md") as aside:
