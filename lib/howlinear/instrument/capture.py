@@ -205,21 +205,9 @@ def capture_batches(
     losses: HeldOutLosses | None = None,
     site: str = "ffn",
 ) -> dict[int, BlockCapture]:
-    """`capture` of some batches of `rows`: for whoever shares them out or takes them little by little.
+    """`capture` of some batches of `rows`, with the folds that these touch: for whoever takes them little by little.
 
-    Args:
-        model: the model; left exactly as it was.
-        rows: sequences with their split and folds.
-        indices: per batch, the sequences in it, all of one document fold (`rows.batches`).
-        blocks: which blocks, or which one; all by default.
-        sample: how many rows to keep as they are, if these are all batches.
-        seed: of that draw.
-        progress: show a bar.
-        losses: as for `capture`.
-        site: as for `capture`.
-
-    Returns:
-        Block → `BlockCapture`, with the folds that these batches touch.
+    `indices` are those of the sequences of each batch, all of one document fold (`rows.batches`).
     """
     if model.device.type == "mps":
         raise InputError(NO_FLOAT64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -147,28 +147,18 @@ def moments_bytes(width: int) -> int:
 def measure_layers(
     model: PreTrainedModel,
     rows: Rows,
-    blocks: int | Iterable[int] | None = None,
-    batch_size: int = 16,
-    site: str = "ffn",
-    swap: bool = False,
-    work: Path | str | None = None,
-    progress: bool = False,
+    blocks: list[int],
+    batch_size: int,
+    site: str,
+    swap: bool,
+    work: Path | str | None,
+    progress: bool,
 ) -> Profile:
-    """The profile of a model, one layer after the other.
-
-    Args:
-        model: the model; of one whose weights are on disk a layer's are read when its turn comes.
-        rows: sequences with their split and folds.
-        blocks: which blocks, or which one; all by default.
-        batch_size: sequences in a forward pass.
-        site: what of each block, as of `measure`.
-        swap: also measure what each map costs in perplexity, as of `measure`.
-        work: a folder that keeps what is done, so that a run that was ended goes on at the layer where it was.
-        progress: show a bar.
+    """The profile of a model, one layer after the other; arguments as of `measure`.
 
     Raises:
         InseparableError: the layers of the model cannot be called one by one.
-        InputError: as of `measure`; or the folder is of another measurement.
+        InputError: as of `measure`; or `work` is the folder of another measurement.
         SourceError: a file cannot be read or written.
     """
     chosen = {each.block: each for each in sites(model, blocks, site)}

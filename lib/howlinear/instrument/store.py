@@ -77,11 +77,8 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
 def _alone(tensor: Tensor, taken: set[int]) -> Tensor:
     """A tensor as it lies, or a copy of one that lies elsewhere already: safetensors refuses two that overlap.
 
-    Moments are gigabytes where blocks are many, so that they are not copied.
-
-    Args:
-        tensor: what is to be written.
-        taken: where the tensors before it begin; grows.
+    Moments are gigabytes where blocks are many, so that they are not copied. `taken` says where the tensors before it
+    begin, and grows.
     """
     alone = tensor.is_contiguous() and tensor.data_ptr() not in taken
     taken.add(tensor.data_ptr())

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import fit_folds
-from howlinear.core.intervals import CONFIDENCE, Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.core.token_split import TokenSplit, TokenSums, token_split
 from howlinear.errors import ConstantError, InputError
 from howlinear.instrument.capture import BlockCapture, hooked
@@ -112,29 +112,14 @@ def token_splits(
     model: PreTrainedModel,
     captured: Mapping[int, BlockCapture],
     rows: Rows,
-    confidence: float = CONFIDENCE,
-    batch_size: int = 16,
-    progress: bool = False,
-    site: str = "ffn",
+    confidence: float,
+    batch_size: int,
+    progress: bool,
+    site: str,
 ) -> dict[int, TokenSplit]:
     """R²_lin of every captured block, split by the token: how much of it lies between token means, and within.
 
-    It runs the held-out rows once more, and solves each block's map again with its refits.
-
-    Args:
-        model: the model; left exactly as it was.
-        captured: block → its capture, whose train side the maps are fitted to.
-        rows: what they were captured on.
-        confidence: of the intervals.
-        batch_size: sequences in a forward pass.
-        progress: show a bar.
-        site: what of each block was captured, as for `measure`.
-
-    Returns:
-        Block → its split.
-
-    Raises:
-        InputError: rows without token ids.
+    It runs the held-out rows once more, and solves each block's map again with its refits. Block → its split.
     """
     name = sites(model, None, site)[0].name  # all of them are of one stack
     held_out = Grouping.by_token(rows, held_out=True, site=name)

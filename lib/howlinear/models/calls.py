@@ -48,12 +48,7 @@ def suited_to(module: nn.Module, x: Tensor) -> Tensor:
 def outputs_beside(module: nn.Module, width: int) -> int:
     """How many values a module returns beside y, as a mixture of experts its router's scores; tried on one token.
 
-    Args:
-        module: maps x to y, shapes (…, width); without weights (on the meta device) shapes alone are tried.
-        width: features of the residual stream.
-
-    Raises:
-        InputError: it does not run on one token alone.
+    Without weights (on the meta device) shapes alone are tried.
     """
     x = suited_to(module, torch.zeros(1, 1, width))
     brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's

@@ -44,16 +44,8 @@ PART = re.compile(r"-(?P<number>\d{5})-of-(?P<of>\d{5})\.gguf$")  # how llama.cp
 def converted(file: Path) -> Path:
     """The model folder that a GGUF file was converted into, made now if it is not there yet.
 
-    Args:
-        file: a GGUF file.
-
-    Returns:
-        The folder in the cache, written whole or not at all; its seal is still to be checked.
-
-    Raises:
-        SourceError: no such file, no GGUF, a package is missing, the cache cannot be written, or the model that
-            `transformers` makes of the file does not hold all of its weights. Other kinds come out of `transformers`
-            if it cannot read the file (`sources.UNLOADABLE`).
+    It lies in the cache, written whole or not at all; its seal is still to be checked. Where `transformers` cannot read
+    the file its own errors come out (`sources.UNLOADABLE`).
     """
     _check_begin(file)
     _check_readers()

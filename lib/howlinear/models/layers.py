@@ -66,13 +66,7 @@ def writes_to_stream(model: PreTrainedModel) -> bool:
 def streams_hooked(
     model: PreTrainedModel, listened: list[Site], keep: Callable[[Site, Tensor], None]
 ) -> Iterator[None]:
-    """While the context lasts, call `keep(site, stream)` behind the layer of each site at every pass.
-
-    Args:
-        model: the model.
-        listened: the sites behind whose layers to listen.
-        keep: gets the site and the residual stream behind its layer, shape (batch, seq_len, d).
-    """
+    """While it lasts, call `keep(site, stream)` behind the layer of each site at every pass, (batch, seq_len, d)."""
 
     def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
         keep(site, stream_of(output))
@@ -86,11 +80,7 @@ def streams_hooked(
 
 @contextmanager
 def forwards_replaced(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
-    """While it lasts, modules compute something else.
-
-    Args:
-        forwards: module → what it is to compute.
-    """
+    """While it lasts, modules compute something else: module → what."""
     with ExitStack() as stack:
         for module, forward in forwards.items():
             stack.callback(_restore_forward, module, vars(module).get("forward"))

@@ -190,13 +190,7 @@ class QuantisedError(InputError):
 def load_on_disk(
     name: str | Path, dtype: str | torch.dtype | None = None, sites: str | None = None, device: str = "cpu"
 ) -> PreTrainedModel:
-    """A model whose weights stay in their files until a part of it runs (`models.shards`).
-
-    Args:
-        name: as of `load_model`, but no model in memory.
-        dtype: as of `load_model`.
-        sites: as of `load_model`.
-        device: where its parts are to run.
+    """A model whose weights stay in their files until a part of it runs (`models.shards`), on a device.
 
     Raises:
         SourceError: nothing there, or a file of the weights is missing or damaged.
@@ -278,15 +272,7 @@ def _quantised(config: PreTrainedConfig) -> bool:
 def _complete(
     model: PreTrainedModel, source: str, revision: str, missing: list[str], unexpected: list[str]
 ) -> PreTrainedModel:
-    """The part of a model whose weights are all there.
-
-    Args:
-        model: the model.
-        source: where it came from.
-        revision: of the Hub.
-        missing: its weights that are not there.
-        unexpected: what is there and is none of them.
-    """
+    """The part of a model whose weights are all there; `unexpected` are there and are none of its own."""
     lacks = _lacks(model, missing)
     body = prefix_of(model)
     if lacks == "pooler":
@@ -389,10 +375,6 @@ def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) 
     and loads in one call, and what it does after building (shards, renamed weights, dtype, device maps, tied weights,
     the report of what is missing) has no other public entrance. The one place between the two is `post_init`, the last
     line of every constructor, which also draws the weights of a model that is not loaded.
-
-    Args:
-        kind: the class of the model.
-        config: says which blocks were replaced by what (`replaced` and `units_left` in `replace`).
 
     Returns:
         `kind` itself if nothing is replaced; else a class whose instances become of class `kind` as they are built.

@@ -108,14 +108,7 @@ PACKAGED = {
 
 
 def weights_of(name: str) -> Path:
-    """Where a packaged model lies on this machine: a GGUF file or a folder of safetensors, checked.
-
-    Args:
-        name: a key of `PACKAGED`.
-
-    Raises:
-        SourceError: the package is not installed, or in another version, or a file is not what it was.
-    """
+    """Where a model of `PACKAGED` lies on this machine: a GGUF file or a folder of safetensors, checked."""
     packaged = PACKAGED[name]
     if packaged.parts:
         weights = _unpacked(name)

@@ -78,12 +78,9 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
 
 
 def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mapping[int, int]) -> None:
-    """Note in a model's config what stands in its blocks: by its own name if all have as many units, else as an entry.
+    """Note in a model's config what stands in its blocks, ranks of linear layers and numbers of hidden units.
 
-    Args:
-        model: the model.
-        ranks: block → rank of the linear layers that stand there; None is full rank.
-        counts: block → how many hidden units it has, of blocks that have fewer than the config says.
+    If all have equally many units, that is said by the config's own name for it, and else by an entry.
     """
     family = model.config.model_type
     alike = not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model))

@@ -75,15 +75,7 @@ class Shards:
         return missing, unexpected
 
     def read(self, name: str, like: Tensor) -> Tensor:
-        """One weight.
-
-        Args:
-            name: in the model.
-            like: of the shape and the precision that it is to have.
-
-        Raises:
-            SourceError: the file is damaged or gone, or the weight has another shape.
-        """
+        """One weight by its name in the model, of the shape and in the precision of `like`."""
         key = self._key[name]
         file = self._file[key]
         with loading(self.source), safe_open(file, framework="pt") as shard:
@@ -98,16 +90,7 @@ class Shards:
         return whole
 
     def read_rows(self, name: str, rows: Sequence[int], like: Tensor) -> Tensor:
-        """Some rows of a weight, in their order.
-
-        Args:
-            name: in the model.
-            rows: their numbers, ascending.
-            like: of the precision that they are to have, and of the weight's shape.
-
-        Raises:
-            SourceError: the file is damaged or gone.
-        """
+        """Rows of a weight by their numbers, ascending, in the precision of `like`."""
         numbers = torch.as_tensor(rows)
         breaks = torch.nonzero(numbers.diff() != 1).flatten() + 1
         key = self._key[name]
@@ -149,15 +132,7 @@ def is_on_disk(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def read(model: PreTrainedModel, names: Iterable[str]) -> Iterator[None]:
-    """While it lasts, some weights of a model are there; of a model in memory all are.
-
-    Args:
-        model: the model.
-        names: of weights, as in its state dict.
-
-    Raises:
-        SourceError: a file is damaged, or gone.
-    """
+    """While it lasts, some weights of a model are there, by their names in its state dict; of one in memory all are."""
     resting: dict[str, Tensor] = {}
     try:
         for name in names if is_on_disk(model) else ():
@@ -177,16 +152,7 @@ def read(model: PreTrainedModel, names: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def read_rows(model: PreTrainedModel, name: str, rows: Sequence[int]) -> Iterator[None]:
-    """While it lasts, a weight of a model on disk has some of its rows and no others.
-
-    Args:
-        model: the model.
-        name: of the weight, as in its state dict.
-        rows: their numbers, ascending.
-
-    Raises:
-        SourceError: the file is damaged, or gone.
-    """
+    """While it lasts, a weight of a model on disk has some of its rows, by ascending numbers, and no others."""
     path, _, leaf = name.rpartition(".")
     part = model.get_submodule(path)
     rests = getattr(part, leaf)

@@ -26,11 +26,7 @@ class Unclear(Exception):  # noqa: N818
 
 
 def find(base: nn.Module, width: int) -> str:
-    """The pattern of a model's FFNs, such as `layers.*.mlp`.
-
-    Args:
-        base: the model without its head, with its weights.
-        width: features of the residual stream.
+    """The pattern of the FFNs of a model without its head, such as `layers.*.mlp`.
 
     Raises:
         Unclear: no module fits in every block, or several do.
@@ -76,11 +72,6 @@ def find_attention(base: nn.Module, stack: str, width: int) -> str:
     encoder the one that does not. Where a layer keeps attention's output matrix beside it, as BERT's
     `attention.output.dense` beside `attention.self`, the two are a pair. Layers without attention are left out.
 
-    Args:
-        base: the model without its head.
-        stack: the list of layers below it.
-        width: features of the residual stream.
-
     Raises:
         Unclear: no module fits in any layer, or several do.
     """
@@ -114,9 +105,7 @@ def _is_composed(module: nn.Module) -> bool:
 def _widths(block: nn.Module, skip: tuple[str, ...] = ()) -> dict[str, int]:
     """Path → widest side of its weights, of the modules that hold weights of two dimensions or more themselves.
 
-    Args:
-        block: where to look.
-        skip: beginnings of paths, each with its dot, that are left out.
+    Paths that begin with one of `skip`, each with its dot, are left out.
     """
     widths: dict[str, int] = {}
     for name, parameter in block.named_parameters():

@@ -69,15 +69,7 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
 
 
 def take_apart(model: PreTrainedModel, block: int) -> Hidden:
-    """Take a block of a model apart into what it bends, by what, and what adds it up; its weights in float64.
-
-    Args:
-        model: the model.
-        block: which block.
-
-    Raises:
-        InputError: no such block, or as `unit_layers`.
-    """
+    """Take a block of a model apart into what it bends, by what, and what adds it up; its weights in float64."""
     site = sites(model, [block])[0]
     between = None if site.ffn is not None else activation_beside(model, site)
     if between is not None:  # a pair of layers, as in BERT
@@ -186,12 +178,7 @@ def write(layer: nn.Module, new: AffineMap) -> None:
 
 
 def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
-    """Give blocks of a model fewer hidden units, their weights undrawn: for whoever loads them next.
-
-    Args:
-        model: the model, which changes.
-        counts: block → how many units.
-    """
+    """Give blocks of a model fewer hidden units, block → how many, their weights undrawn: for whoever loads them."""
     for site in sites(model, list(counts)) if counts else []:
         model.set_submodule(site.name, _narrowed(model, site, counts[site.block]))
 

@@ -113,22 +113,14 @@ def pack_contiguous(
     corpus: str,
     rows: int,
     seq_len: int,
-    tail: float = 0.2,
-    folds: int = FOLDS,
+    tail: float,
+    folds: int,
 ) -> TokenRows:
     """Cut a text in its own order into sequences and hold out the last of them, as arXiv 2606.19379 does.
 
     Documents follow one another, each ended by the end-of-text token, and none is cut short. What neighbours share lies
-    on one side, but for the document at the border; a fold is a run of neighbouring sequences.
-
-    Args:
-        documents: in the order of the text; their sides do not count.
-        tokenizer: turns them into ids.
-        corpus: what to call them.
-        rows: tokens in all, both sides; rounded to whole sequences.
-        seq_len: tokens in a sequence.
-        tail: share of the sequences that is held out, between 0 and 1.
-        folds: runs on each side, for error bars.
+    on one side, but for the document at the border; a fold is a run of neighbouring sequences. `documents` come in the
+    order of the text, and their sides do not count; `tail` is the share of the sequences that is held out.
 
     Raises:
         InputError: the corpus is too small, or there is not a sequence for every fold.

@@ -336,16 +336,7 @@ def read_bytes(path: Path, most: int = -1) -> bytes:
 
 
 def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
-    r"""Bytes as text, every line end `\n`, without byte-order marks.
-
-    Args:
-        content: the bytes.
-        source: what to call them.
-        encoding: how they were written.
-
-    Raises:
-        SourceError: they are something else; names the line.
-    """
+    r"""Bytes as text, every line end `\n`, without byte-order marks; what is something else is refused by its line."""
     for mark, written_as in MARKS.items():
         if content.startswith(mark):
             raise SourceError(f"{source} is not UTF-8 text: its first line begins as {written_as}; convert it first")

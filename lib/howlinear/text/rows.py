@@ -335,16 +335,7 @@ def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor,
 
 
 def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: bool) -> list[Int64[Tensor, " some"]]:
-    """Where each document fold of one side lies, folds in order.
-
-    Args:
-        test: which of n sequences or rows are held out, shape (n,).
-        fold: the document fold of each within its side, shape (n,).
-        held_out: which side.
-
-    Returns:
-        Indices, a tensor per fold.
-    """
+    """Indices of the sequences or rows of each document fold of one side, folds in order."""
     side = test == held_out
     return [(side & (fold == number)).nonzero()[:, 0] for number in fold[side].unique()]
 
