@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> f
     model = model_of(model)
     check_causal(model)
     scored = scored_of(text, model, **rows)
-    return mean_perplexity(_losses(model, scored, batch_size), scored.mask)
+    return mean_perplexity(_losses(model, scored, batch_size), scored.predicted)
 
 
 class HeldOutLosses:
@@ -90,7 +90,7 @@ class HeldOutLosses:
     def __init__(self, model: PreTrainedModel, rows: Rows):
         """Start before the first batch."""
         self.rows = rows
-        self.predicts = is_causal(model) and rows.ids is not None and bool(_predicted(rows).any())
+        self.predicts = is_causal(model) and rows.ids is not None and bool(_scored(rows).any())
         self.parts: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]] = []
 
     def wants(self, sequences: Int64[Tensor, " b"]) -> bool:
@@ -104,8 +104,7 @@ class HeldOutLosses:
             sequences: which sequences of the rows, shape (b,).
             predictions: the model's logits, shape (b, seq_len, vocabulary).
         """
-        mask = None if self.rows.mask is None else self.rows.mask[sequences]
-        targets = targets_of(self.rows.ids[sequences], mask)
+        targets = targets_of(self.rows.subset(sequences))
         longer = (targets[:, 1:] != NO_TARGET).any(dim=1)
         self.parts.append((sequences[longer], mean_losses(predictions, targets)[longer]))
 
@@ -120,38 +119,10 @@ class HeldOutLosses:
         sequences = torch.cat([sequences for sequences, _ in self.parts])
         means = torch.cat([means for _, means in self.parts])
         order = sequences.argsort()
-        mask = None if self.rows.mask is None else self.rows.mask[sequences[order]]
-        return mean_perplexity(finite_losses([means[order]]), mask)
+        return mean_perplexity(finite_losses([means[order]]), self.rows.subset(sequences[order]).predicted)
 
 
-class HeldOut(NamedTuple):
-    """The sequences that a perplexity is of: those that predict something.
-
-    Attributes:
-        ids: token ids, shape (n, seq_len).
-        mask: which places are tokens, shape (n, seq_len); None if all are.
-        fold: the document fold of each sequence, which an interval leaves out, shape (n,).
-        besides: what the model reads with the ids, keyword → tensor, the first axis of each the sequences: the mask,
-            positions, types.
-    """
-
-    ids: Int64[Tensor, "n seq_len"]
-    mask: Bool[Tensor, "n seq_len"] | None
-    fold: Int64[Tensor, " n"]
-    besides: Mapping[str, Tensor]
-
-    @property
-    def inputs(self) -> dict[str, Tensor]:
-        """All that the model reads, by keyword."""
-        return {"input_ids": self.ids, **self.besides}
-
-    @property
-    def predicted(self) -> Int64[Tensor, " n"] | None:
-        """How many tokens each sequence predicts, shape (n,); None if all predict equally many."""
-        return None if self.mask is None else self.mask[:, 1:].sum(1)
-
-
-def scored_of(text: Any, model: PreTrainedModel, **rows) -> HeldOut:
+def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
     """The sequences that a perplexity is of, from whatever a person has at hand.
 
     Args:
@@ -176,31 +147,30 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> HeldOut:
     return held_out(replace(inputs, test=torch.ones_like(inputs.test), fold=torch.arange(len(inputs.test))))
 
 
-def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
+def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> Rows:
     """The sequences of which a perplexity is: what is held out of rows, or all of token ids, each its own document.
+
+    A sequence of a single token predicts nothing, and is not among them.
 
     Raises:
         InputError: there is nothing to predict, or what is given is neither rows nor token ids.
     """
-    if not isinstance(rows, TokenRows | ModelInputs):
+    if not isinstance(rows, Rows):
         ids = as_ids(rows)
         rows = TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)))
     if rows.ids is None:
         raise InputError("perplexity needs held out sequences of at least two tokens, got None")
-    # A sequence of a single token predicts nothing: it leaves ids, mask and folds alike.
-    sequences = rows.test.nonzero()[:, 0][_predicted(rows).any(dim=1)]
-    if not len(sequences):
+    scored = _scored(rows)
+    if not scored.any():
         shape = tuple(rows.ids[rows.test].shape)
         raise InputError(f"perplexity needs held out sequences of at least two tokens, got {shape}")
-    mask = None if rows.mask is None else rows.mask[sequences]
-    besides = {name: tensor[sequences] for name, tensor in rows.inputs.items() if name != "input_ids"}
-    return HeldOut(rows.ids[sequences], mask, rows.fold[sequences], besides)
+    return rows.subset(scored.nonzero()[:, 0])
 
 
-def _predicted(rows: Rows) -> Bool[Tensor, "n places"]:
-    """Which places of the held-out sequences, from the second on, hold a token to predict."""
-    held = rows.ids[rows.test, 1:]
-    return torch.ones_like(held, dtype=torch.bool) if rows.mask is None else rows.mask[rows.test, 1:]
+def _scored(rows: Rows) -> Bool[Tensor, " n"]:
+    """Which sequences are held out and predict a token."""
+    predicted = rows.predicted
+    return rows.test & (rows.seq_len > 1 if predicted is None else predicted > 0)
 
 
 def held_out_folds(
@@ -217,24 +187,24 @@ def held_out_folds(
     Raises:
         InputError: there is nothing to predict, or there is padding among what is held out.
     """
-    ids, mask, fold, _ = held_out(text)
-    if mask is not None and not mask.all():
+    rows = held_out(text)
+    if rows.mask is not None and not rows.mask.all():
         raise InputError("padding among the held-out sequences: give packed rows, as Corpus.rows makes them")
-    return ids, fold
+    return rows.ids, rows.fold
 
 
-def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"] | None = None) -> float:
+def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] | None = None) -> float:
     """Exp of the mean loss, each sequence weighted by the tokens that it predicts.
 
     Args:
         losses: mean loss per predicted token of each sequence, shape (n,).
-        mask: which places are tokens, shape (n, seq_len); None if all are.
+        predicted: how many these are, shape (n,); by default equally many.
 
     Raises:
         InputError: it is no finite number.
     """
     losses = losses.double()
-    predicted = torch.ones_like(losses) if mask is None else mask[:, 1:].sum(1)
+    predicted = torch.ones_like(losses) if predicted is None else predicted
     nats = (losses * predicted).sum() / predicted.sum()
     found = float(nats.exp())
     _check_finite(float(nats), found)
@@ -275,21 +245,19 @@ def losses(
 
 
 @torch.inference_mode()
-def _losses(model: PreTrainedModel, scored: HeldOut, batch_size: int) -> Float[Tensor, " n"]:
+def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tensor, " n"]:
     """`losses` of sequences with all that the model reads with them, as a measurement's own passes do."""
     batch_size = check_count("batch_size", batch_size)
     check_ids(model, scored.ids)
-    targets = targets_of(scored.ids, scored.mask)
+    targets = targets_of(scored)
     with evaluating(model), running(model):
         batches = torch.arange(len(targets)).split(batch_size)
         return finite_losses([batch_losses(model, batch_of(model, scored, some), targets[some]) for some in batches])
 
 
-def targets_of(
-    ids: Int64[Tensor, "n seq_len"], mask: Bool[Tensor, "n seq_len"] | None = None
-) -> Int64[Tensor, "n seq_len"]:
+def targets_of(rows: Rows) -> Int64[Tensor, "n seq_len"]:
     """The tokens to predict, and `NO_TARGET` for padding."""
-    return ids if mask is None else ids.masked_fill(~mask, NO_TARGET)
+    return rows.ids if rows.mask is None else rows.ids.masked_fill(~rows.mask, NO_TARGET)
 
 
 @torch.inference_mode()

@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
-    HeldOut,
     batch_losses,
     change,
     finite_losses,
@@ -40,7 +39,7 @@ from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import maps_of, site_of, swap
-from howlinear.text.rows import batch_of
+from howlinear.text.rows import Rows, batch_of
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -89,7 +88,7 @@ def swap_costs(
 def swap_losses(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
-    scored: HeldOut,
+    scored: Rows,
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
     site: str = "ffn",
@@ -112,7 +111,7 @@ def swap_losses(
     model = unwrapped(model)
     check_ids(model, scored.ids)
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
-    targets = targets_of(scored.ids, scored.mask)
+    targets = targets_of(scored)
 
     def score(places: Int64[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return batch_losses(model, batch_of(model, scored, places), targets[places])
@@ -125,7 +124,7 @@ def swap_losses(
 
 @torch.no_grad()
 def _layer_losses(
-    model: PreTrainedModel, maps: Mapping[int, Callable], scored: HeldOut, batch_size: int, progress: bool, site: str
+    model: PreTrainedModel, maps: Mapping[int, Callable], scored: Rows, batch_size: int, progress: bool, site: str
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`swap_losses` with one layer's weights at a time, and the streams of as many models as there are swaps.
 
@@ -134,7 +133,7 @@ def _layer_losses(
     """
     check_causal(model)
     check_ids(model, scored.ids)
-    targets = targets_of(scored.ids, scored.mask).split(batch_size)
+    targets = targets_of(scored).split(batch_size)
     places = torch.arange(len(scored.ids)).split(batch_size)
     inputs = [batch_of(model, scored, some) for some in places]
     swapped: dict[int, list[Tensor]] = {}

@@ -51,6 +51,11 @@ class Rows(ABC):
         """Tokens in a sequence; None of what has no token ids."""
         return None if self.ids is None else self.ids.shape[1]
 
+    @property
+    def predicted(self) -> Int64[Tensor, " n_sequences"] | None:
+        """How many tokens each sequence predicts, all but its first; None if all predict equally many."""
+        return None if self.mask is None else self.mask[:, 1:].sum(1)
+
     @abstractmethod
     def subset(self, indices: Int64[Tensor, " some"]) -> Rows:
         """Some of the sequences, with their sides and folds."""
@@ -367,8 +372,8 @@ def check(model: PreTrainedModel, rows: Rows) -> None:
     check_inputs(model, rows.inputs)
 
 
-def batch_of(model: PreTrainedModel, rows: Any, indices: Tensor) -> dict[str, Tensor | bool]:
-    """A model's keywords for some sequences of `rows.inputs`, on the device where it starts and in its precision."""
+def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:
+    """A model's keywords for some sequences, on the device where it starts and in its precision."""
     device = device_of(model)
     keywords: dict[str, Tensor | bool] = {}
     for name, tensor in rows.inputs.items():

@@ -15,7 +15,6 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.intervals import Estimate
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
 from howlinear.instrument.perplexity import change, held_out, held_out_folds
@@ -167,7 +166,7 @@ def swap_costs(
             costs = {"own": change(before, own[block], fold), "extra": change(own[block], foreign[block], fold)}
             row = {"corpus": corpus, "block": block}
             for kind, cost in costs.items():
-                row |= Estimate(cost.delta, cost.low, cost.high).columns(kind)
+                row |= cost.estimate.columns(kind)
             rows.append(row)
     of_numbers = [f"{name}{end}" for name in ("own", "extra") for end in ("", "_low", "_high")]
     return pd.DataFrame(rows, columns=["corpus", "block", *of_numbers])
