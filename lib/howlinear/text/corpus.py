@@ -125,12 +125,7 @@ class Corpus:
 
     def _measured(self, documents: Iterable[Document]) -> Iterator[tuple[Document, str]]:
         """Documents and their sides, each once, without those reserved for training."""
-        seen = set()
-        for document in documents:
-            digest, side = _split(document, self.reserved)
-            if side != "model" and digest not in seen:
-                seen.add(digest)
-                yield document, side
+        return (sided for sided in _with_sides(documents, self.reserved) if sided[1] != "model")
 
 
 def load_corpus(
@@ -245,7 +240,7 @@ def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str
 
 def _enough(documents: list[str]) -> bool:
     """Whether there is a document for every fold of both sides."""
-    sides = Counter(_split(Document(text), 0.0)[1] for text in set(documents))
+    sides = Counter(side for _, side in _with_sides(map(Document, documents), 0.0))
     return min(sides["train"], sides["test"]) >= FOLDS
 
 
@@ -253,11 +248,8 @@ def model_documents(name: str) -> Iterator[str]:
     """The documents of an offline corpus that the embedded models train on, each once."""
     if name not in TRAINED_ON:
         raise InputError(f"no model trains on {name!r}, it is measured whole: {', '.join(TRAINED_ON)}")
-    seen = set()
-    for document in offline_documents(name):
-        digest, side = _split(document, MODEL_SHARE)
-        if side == "model" and digest not in seen:
-            seen.add(digest)
+    for document, side in _with_sides(offline_documents(name), MODEL_SHARE):
+        if side == "model":
             yield document.text
 
 
@@ -278,6 +270,16 @@ def _over_files(measured: Iterable[tuple[Document, str]], seed: int) -> Iterator
         yield rest.popleft()
         if rest:
             waiting.append(rest)
+
+
+def _with_sides(documents: Iterable[Document], reserved: float) -> Iterator[tuple[Document, str]]:
+    """Documents and their sides, each text once."""
+    seen = set()
+    for document in documents:
+        digest, side = _split(document, reserved)
+        if digest not in seen:
+            seen.add(digest)
+            yield document, side
 
 
 def _split(document: Document, reserved: float) -> tuple[bytes, str]:
