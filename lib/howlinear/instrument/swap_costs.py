@@ -264,18 +264,13 @@ class Recording:
     def resumed(self, block: int) -> Iterator[None]:
         """While it lasts, a pass of the recorded batch computes nothing that comes before the FFN of `block`."""
         recalled = [*self.layers[:block], *self.before[block]]
-        with forwards_replaced({module: _Replay(self.returned[module]) for module in recalled}):
+        with forwards_replaced({module: partial(_replay, self.returned[module]) for module in recalled}):
             yield
 
 
-class _Replay:
+def _replay(returned: Any, /, *_: Any, **__: Any) -> Any:
     """A forward that returns what is recorded, a copy: a model may write into what it gets."""
-
-    def __init__(self, returned: Any):
-        self.returned = returned
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        return _copied(self.returned)
+    return _copied(returned)
 
 
 def _has_matrix(module: nn.Module) -> bool:

@@ -98,8 +98,9 @@ def load_model(
         check_bits(bits)
         with bars(progress and sys.stderr.isatty()):
             source, revision = _on_hub(str(name), revision)
-            where = _checked_device_map(device_map)
-            model = _from_pretrained(source, revision, dtype_of(dtype), where, bits)
+            if device_map is not None:
+                _check_accelerate()
+            model = _from_pretrained(source, revision, dtype_of(dtype), device_map, bits)
     model.eval()
     if sites is not None:
         note(model, sites)
@@ -177,10 +178,9 @@ def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype:
     return getattr(torch, name)
 
 
-def _checked_device_map(device_map: str | dict[str, int | str] | None) -> str | dict[str, int | str] | None:
-    if device_map is not None and find_spec("accelerate") is None:
+def _check_accelerate() -> None:
+    if find_spec("accelerate") is None:
         raise InputError('a device map needs accelerate: pip install accelerate, or "howlinear[devices]"')
-    return device_map
 
 
 class QuantisedError(InputError):
@@ -197,13 +197,14 @@ def load_on_disk(
         QuantisedError: the weights are quantised, so that `transformers` alone can read them.
         InputError: weights under other names than the model has for them, which it alone finds; or no accelerate.
     """
-    _checked_device_map("auto")
+    _check_accelerate()
     from accelerate import init_empty_weights
 
     source, revision = _on_hub(str(name))
     with loading(source, revision), _silent():
         config = _config_of(source, revision)
-    if _quantised(config):
+    # of the config, or of its part for text
+    if any(getattr(each, "quantization_config", None) for each in (config, config.get_text_config())):
         raise QuantisedError(
             f"{source} holds quantised weights (quantization_config), which only transformers can read: leave "
             "layerwise and work out, or save the model unquantised"
@@ -234,7 +235,7 @@ def _from_pretrained(
     revision: str,
     dtype: torch.dtype,
     device_map: str | dict[str, int | str] | None,
-    bits: int | None = None,
+    bits: int | None,
 ) -> PreTrainedModel:
     rounding = {} if bits is None else {"quantization_config": BitsAndBytesConfig(**{f"load_in_{bits}bit": True})}
     with loading(source, revision), _silent():
@@ -262,11 +263,6 @@ def _config_of(source: str, revision: str) -> PreTrainedConfig:
     if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
         raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
     return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-
-
-def _quantised(config: PreTrainedConfig) -> bool:
-    """Whether the weights of a config, or of its part for text, are rounded numbers to be multiplied by scales."""
-    return any(getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
 
 
 def _complete(

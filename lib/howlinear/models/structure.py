@@ -31,12 +31,8 @@ def find(base: nn.Module, width: int) -> str:
     Raises:
         Unclear: no module fits in every block, or several do.
     """
-    if base not in _PATTERNS:
-        _PATTERNS[base] = _find(base, width)
-    return _PATTERNS[base]
-
-
-def _find(base: nn.Module, width: int) -> str:
+    if base in _PATTERNS:
+        return _PATTERNS[base]
     lists = stacks(base)
     if not lists:
         raise Unclear("it has no list of blocks")
@@ -51,6 +47,7 @@ def _find(base: nn.Module, width: int) -> str:
         raise Unclear("; ".join(reasons))
     if len(patterns) > 1:
         raise Unclear(f"{' and '.join(patterns)} all fit")
+    _PATTERNS[base] = patterns[0]
     return patterns[0]
 
 
