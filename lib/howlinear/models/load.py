@@ -346,18 +346,14 @@ def _encodes(config: PreTrainedConfig) -> bool:
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
 
 
-def _scores(config: PreTrainedConfig) -> bool:
-    """Whether a model was saved with a head that scores texts or tokens, and so with none that predicts a next one."""
-    return (config.architectures or [""])[0].endswith(("Classification", "QuestionAnswering"))
-
-
 def _class_of(config: PreTrainedConfig) -> type:
     """The class to load a model as: with the head that predicts the next token, or else as it was saved."""
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not (_encodes(config) or _scores(config)):
+    architecture = (config.architectures or ["AutoModel"])[0]  # what was saved, head and all
+    scores = architecture.endswith(("Classification", "QuestionAnswering"))  # texts or tokens, and predicts none
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not (_encodes(config) or scores):
         kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         built = _with_smaller_blocks(kind, config)
         return AutoModelForCausalLM if built is kind else built
-    architecture = (config.architectures or ["AutoModel"])[0]  # what was saved, head and all
     kind = getattr(transformers, architecture, None)
     if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
         return _with_smaller_blocks(kind, config)
