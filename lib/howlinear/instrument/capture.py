@@ -263,6 +263,31 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
         yield
 
 
+@torch.no_grad()
+def read_tokens(
+    model: PreTrainedModel,
+    rows: Rows,
+    listened: list[Site],
+    batches: Iterable[Tensor],
+    keep: Callable[[Site, Tensor, Tensor, Tensor, Tensor], None],
+    task: str = "tokens",
+    progress: bool = False,
+) -> None:
+    """Run batches of sequences, and call `keep(site, x, y, batch, places)` for the rows that a site sees of each.
+
+    `x` and `y`, shapes (n, d), are without padding, and `places` are theirs, counted through the batch with padding.
+    """
+    batch = torch.empty(0, dtype=torch.long)
+
+    def keep_tokens(site: Site, x: Tensor, y: Tensor) -> None:
+        x, y, places = tokens_of(rows, batch, site.name, x.flatten(0, -2), y.flatten(0, -2).to(x.device))
+        keep(site, x, y, batch, places)
+
+    with running(model), evaluating(model), hooked(listened, keep_tokens):
+        for batch in tqdm(batches, unit="batch", desc=task, disable=not progress):
+            trunk(model, batch_of(model, rows, batch), listened[-1])
+
+
 class _Block:
     """What a collector keeps of one block while batches run."""
 

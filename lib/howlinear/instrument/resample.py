@@ -17,11 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.capture import BlockCapture, LazyBlocks, Sample, hooked
+from howlinear.instrument.capture import BlockCapture, LazyBlocks, Sample, read_tokens
 from howlinear.instrument.store import Stored
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
-from howlinear.text.rows import TokenRows, batch_of
+from howlinear.text.rows import TokenRows
 
 BATCH = 16  # sequences in a pass
 
@@ -53,24 +52,19 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
     return LazyBlocks({block: partial(with_sample, block) for block in stored.blocks})
 
 
-@torch.no_grad()
 def _rows_of_blocks(
     model: PreTrainedModel, rows: TokenRows
 ) -> dict[int, tuple[Float[Tensor, "n d_in"], Float[Tensor, "n d_out"]]]:
     """Block → its inputs and outputs at all these rows, float32, in their order."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
-    start = 0  # of the batch under way
 
-    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
         if site.block not in found:
             # at once, since batches joined at the end would be there twice
             found[site.block] = (torch.empty(rows.count, x.shape[-1]), torch.empty(rows.count, y.shape[-1]))
-        for whole, of_batch in zip(found[site.block], (x, y), strict=True):
-            part = of_batch.flatten(0, -2)
+        start = int(batch[0]) * rows.seq_len
+        for whole, part in zip(found[site.block], (x, y), strict=True):
             whole[start : start + len(part)] = part
 
-    with hooked(sites(model), keep):
-        for batch in torch.arange(len(rows.ids)).split(BATCH):
-            trunk(model, batch_of(model, rows, batch))
-            start += rows.ids[batch].numel()
+    read_tokens(model, rows, sites(model), torch.arange(len(rows.ids)).split(BATCH), keep)
     return dict(sorted(found.items()))

@@ -6,7 +6,7 @@ oₜ = ‖yₜ − ȳ‖² what there was to explain. Here both stand token by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,20 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
 from howlinear.instrument.brought import rows_of
-from howlinear.instrument.capture import hooked
+from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.measure import ROWS, Profile, measure
 from howlinear.instrument.profile import name_of
-from howlinear.models.checks import check_count, check_inputs, evaluating
+from howlinear.models.checks import check_count, check_inputs
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import running, trunk
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.models.swap import maps_of, site_of
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import Rows, batch_of, tokens_of
+from howlinear.text.rows import Rows
 from howlinear.text.token_texts import token_texts
 
 TOKENS = 2_048
@@ -217,7 +215,6 @@ def _held_out(rows: Rows, tokens: int, chosen: list[Site]) -> Int64[Tensor, " so
     return torch.tensor(sorted(ordered[: max(1, tokens // ids.shape[1])]))
 
 
-@torch.no_grad()
 def _squared_errors(
     model: PreTrainedModel,
     rows: Rows,
@@ -238,28 +235,17 @@ def _squared_errors(
     pieces: dict[int, list[tuple[Tensor, Tensor]]] = {each.block: [] for each in chosen}
     counts = dict.fromkeys(sums, 0)
 
-    def run(keep: Callable[[Site, Tensor, Tensor], None], task: str) -> None:
-        for batch in tqdm(batches, unit="batch", desc=task, disable=not progress):
-
-            def keep_tokens(site: Site, x: Tensor, y: Tensor, batch: Tensor = batch) -> None:
-                x, y, _ = tokens_of(rows, batch, site.name, x.flatten(0, -2), y.flatten(0, -2).to(x.device))
-                keep(site, x.double(), y.double())
-
-            with hooked(chosen, keep_tokens):
-                trunk(model, batch_of(model, rows, batch), chosen[-1])
-
-    def add(site: Site, _: Tensor, y: Tensor) -> None:
-        sums[site.block] = sums[site.block].to(y.device) + y.sum(0)
+    def add(site: Site, _: Tensor, y: Tensor, *__: Tensor) -> None:
+        sums[site.block] = sums[site.block].to(y.device) + y.double().sum(0)
         counts[site.block] += len(y)
 
-    def compare(site: Site, x: Tensor, y: Tensor) -> None:
-        missed = y - _apply(maps[site.block], x, site, model)
-        varied = y - sums[site.block] / counts[site.block]
+    def compare(site: Site, x: Tensor, y: Tensor, *_: Tensor) -> None:
+        missed = y.double() - _apply(maps[site.block], x.double(), site, model)
+        varied = y.double() - sums[site.block] / counts[site.block]
         pieces[site.block].append((missed.square().sum(1).cpu(), varied.square().sum(1).cpu()))
 
-    with running(model), evaluating(model):
-        run(add, "means")
-        run(compare, "tokens")
+    read_tokens(model, rows, chosen, batches, add, "means", progress)
+    read_tokens(model, rows, chosen, batches, compare, "tokens", progress)
     errors = {}
     for block, parts in pieces.items():
         missed, varied = (torch.cat(each).numpy() for each in zip(*parts, strict=True))

@@ -6,21 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 
-import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.token_split import TokenSplit, TokenSums, token_split
 from howlinear.errors import ConstantError, InputError
-from howlinear.instrument.capture import BlockCapture, hooked
-from howlinear.models.checks import evaluating
+from howlinear.instrument.capture import BlockCapture, read_tokens
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import running, trunk
-from howlinear.text.rows import Rows, batch_of, batches, fold_of, tokens_of
+from howlinear.text.rows import Rows, batches, fold_of
 
 
 @dataclass(frozen=True)
@@ -82,10 +78,8 @@ def token_sums(
     """
     listened = sites(model, blocks, site)
     sums: dict[int, list[TokenSums]] = {}
-    batch = torch.empty(0, dtype=torch.long)
 
-    def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        x, y, places = tokens_of(rows, batch, site.name, x.flatten(0, -2), y.flatten(0, -2))
+    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, places: Tensor) -> None:
         x, y = x.cpu(), y.cpu()
         if site.block not in sums:
             sums[site.block] = [_empty(rows, grouping, x.shape[1], y.shape[1]) for grouping in groupings]
@@ -97,9 +91,7 @@ def token_sums(
                 of_grouping.update(fold, label[inside], x[inside], y[inside])
 
     needed = [some for some in batches(rows, batch_size) if any(each.included[some].any() for each in groupings)]
-    with running(model), evaluating(model), hooked(listened, keep), torch.no_grad():
-        for batch in tqdm(needed, unit="batch", desc="tokens", disable=not progress):
-            trunk(model, batch_of(model, rows, batch), listened[-1])
+    read_tokens(model, rows, listened, needed, keep, progress=progress)
     return {site.block: sums[site.block] for site in listened}
 
 

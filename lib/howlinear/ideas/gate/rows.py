@@ -15,10 +15,9 @@ from transformers import PreTrainedModel
 
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.instrument.capture import hooked
+from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
 from howlinear.text.rows import TokenRows
 
 CHOOSING = 4
@@ -97,7 +96,6 @@ class BlockRows:
         return by_fold
 
 
-@torch.no_grad()
 def block_rows(
     model: PreTrainedModel, text: TokenRows, blocks: list[int], batch_size: int = 16
 ) -> dict[int, BlockRows]:
@@ -106,12 +104,10 @@ def block_rows(
     inputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}
     outputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}
 
-    def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        inputs[site.block].append(x.flatten(0, -2).float().cpu().clone())
-        outputs[site.block].append(y.flatten(0, -2).float().cpu().clone())
+    def keep(site: Site, x: Tensor, y: Tensor, *_: Tensor) -> None:
+        inputs[site.block].append(x.float().cpu().clone())
+        outputs[site.block].append(y.float().cpu().clone())
 
-    with hooked(listened, keep):
-        for batch in text.ids.split(batch_size):
-            trunk(model, batch, listened[-1])
+    read_tokens(model, text, listened, torch.arange(len(text.ids)).split(batch_size), keep)
     fold = text.fold.repeat_interleave(text.ids.shape[1])
     return {block: BlockRows(torch.cat(inputs[block]), torch.cat(outputs[block]), fold) for block in inputs}

@@ -28,11 +28,10 @@ from howlinear.core.moments import Moments
 from howlinear.ideas.sinks.costs import token_losses
 from howlinear.ideas.sinks.measure import BATCH_TOKENS
 from howlinear.ideas.sinks.planted import planted
-from howlinear.instrument.capture import hooked
+from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.models.checks import evaluating, longest_sequence
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
 from howlinear.models.load import is_causal, tokenizer_of
 from howlinear.text.rows import TokenRows, batches, fold_of
 
@@ -238,18 +237,15 @@ class Seen:
     mean: Float[Tensor, " d"]
 
 
-@torch.no_grad()
 def run_batches(
     model: PreTrainedModel, layout: Layout, blocks: Sequence[int], keep: Callable[[int, Tensor, Tensor, Tensor], None]
 ) -> None:
     """Run all sequences; of every batch, `keep` is given each block's number, x and y row by row, and the sequences."""
 
-    def keep_batch(site: Site, x: Tensor, y: Tensor) -> None:
-        keep(site.block, x.flatten(0, -2), y.flatten(0, -2), batch)
+    def keep_batch(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
+        keep(site.block, x, y, batch)
 
-    with evaluating(model), hooked(sites(model, list(blocks)), keep_batch):
-        for batch in layout.batches():
-            trunk(model, layout.rows.ids[batch])
+    read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep_batch)
 
 
 def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) -> dict[int, Float[Tensor, " places"]]:
