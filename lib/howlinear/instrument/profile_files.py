@@ -28,18 +28,7 @@ SUFFIXES = (".safetensors", ".json")
 
 
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
-    """Write a profile.
-
-    Args:
-        profile: what was measured.
-        path: `.safetensors` keeps the maps and R² of every feature too, in float64; `.json` the numbers of
-            `Profile.to_dict` alone.
-        force: replace a file that is there.
-
-    Raises:
-        InputError: another kind of file, or one that keeps maps of a profile that has none.
-        SourceError: it is there already, or cannot be written.
-    """
+    """Write a profile, in float64; arguments and errors as of `Profile.save`."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: give a file that ends in {' or '.join(SUFFIXES)}")
     if os.path.lexists(path) and not force:

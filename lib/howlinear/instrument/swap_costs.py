@@ -38,7 +38,7 @@ from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
-from howlinear.models.swap import maps_of, site_of, swap
+from howlinear.models.swap import maps_and_site, swap
 from howlinear.text.rows import Rows, batch_of
 
 Name = TypeVar("Name", bound=Hashable)
@@ -73,8 +73,7 @@ def swap_costs(
     """
     batch_size = check_count("batch_size", batch_size)
     model = model_of(model)
-    site = site_of(maps, site)
-    maps = maps_of(maps)
+    maps, site = maps_and_site(maps, site)
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = scored_of(text, model)
@@ -256,7 +255,8 @@ class Recording:
             for site in self.sites:
                 hooks.callback(site.input.register_forward_pre_hook(partial(begin, site.block)).remove)
                 for module in self.layers[site.block].children():
-                    if _has_matrix(module):
+                    # what multiplies; a norm does not, and to compute it again is cheap
+                    if any(parameter.ndim > 1 for parameter in module.parameters()):
                         hooks.callback(module.register_forward_hook(partial(keep_before, site.block)).remove)
             yield
 
@@ -271,11 +271,6 @@ class Recording:
 def _replay(returned: Any, /, *_: Any, **__: Any) -> Any:
     """A forward that returns what is recorded, a copy: a model may write into what it gets."""
     return _copied(returned)
-
-
-def _has_matrix(module: nn.Module) -> bool:
-    """Whether a module multiplies; a norm does not, and to compute it again is cheap."""
-    return any(parameter.ndim > 1 for parameter in module.parameters())
 
 
 def _copied(value: Any) -> Any:

@@ -27,7 +27,7 @@ from howlinear.instrument.profile import name_of
 from howlinear.models.checks import check_count, check_inputs
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import model_of, tokenizer_of
-from howlinear.models.swap import maps_of, site_of
+from howlinear.models.swap import maps_and_site
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import Rows
 from howlinear.text.token_texts import token_texts
@@ -92,7 +92,7 @@ def token_errors(
         profile, text = None, profile
     else:
         _check_model(profile, model)
-        site, maps = site_of(profile, site), maps_of(profile)
+        maps, site = maps_and_site(profile, site)
         blocks = _check_blocks(model, maps, blocks, site)
     packed = rows_of(profile.rows if text is None else text, model, rows, seq_len, seed)
     chosen = sites(model, blocks, site)
@@ -100,7 +100,8 @@ def token_errors(
     shown = packed.subset(indices)
     check_inputs(model, shown.inputs)
     if profile is None:
-        maps = maps_of(measure(model, packed, blocks=blocks, site=site, batch_size=batch_size, progress=progress))
+        profile = measure(model, packed, blocks=blocks, site=site, batch_size=batch_size, progress=progress)
+        maps, _ = maps_and_site(profile)
 
     errors = _squared_errors(model, shown, chosen, maps, batch_size, progress)
     where = _describe_tokens(shown, indices, chosen, _tokenizer(text, model))

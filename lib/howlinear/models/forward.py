@@ -36,13 +36,10 @@ def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> N
         InputError: the model passes through the site more than once.
     """
     with uncompiled(), _ended_behind(model, last):
-        _body(model)(**_keywords(model, inputs))
-
-
-def _body(model: PreTrainedModel) -> Module:
-    """The model without its head, or with it where its base model, as DINOv3's encoder, reads something else."""
-    reads = inspect.signature(model.base_model.forward).parameters
-    return model.base_model if model.main_input_name in reads else model
+        # with its head where its base model, as DINOv3's encoder, reads something else
+        reads = inspect.signature(model.base_model.forward).parameters
+        body = model.base_model if model.main_input_name in reads else model
+        body(**_keywords(model, inputs))
 
 
 _RUNS_ONCE: WeakSet[Module] = WeakSet()

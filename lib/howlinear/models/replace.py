@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.checks import is_written_over, unwrapped
 from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, values_beside, width_of
-from howlinear.models.swap import maps_of, site_of, swap
+from howlinear.models.swap import maps_and_site, swap
 from howlinear.models.units import LAYERS, WIDTHS, unit_count
 
 
@@ -42,9 +42,9 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
             than FFNs, or a model over devices.
     """
     model = unwrapped(model)
-    if (site := site_of(maps)) != "ffn":
+    maps, site = maps_and_site(maps)
+    if site != "ffn":
         raise InputError(f"maps of {KINDS[site]} take its place for a while alone (swap): replace is for FFN blocks")
-    maps = maps_of(maps)
     replaced_sites = sites(model, list(maps))
     for site in replaced_sites:
         if values_beside(model, site):
@@ -62,11 +62,12 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     # copy the model while the maps stand in it, so that the FFNs that go are not copied
     ranks = replaced(model.config)
     counts = units_left(model.config)
+    layers = LAYERS.get(model.config.model_type, ())
     with swap(model, modules):
         for site in sites(model, blocks):
             for of_all in (ranks, counts):
                 of_all.pop(site.block, None)
-            if _has_units(model, site):
+            if layers and all(hasattr(site.output, name) for name in layers):  # as its family's blocks have them
                 counts[site.block] = unit_count(model, site)
             else:
                 ranks[site.block] = _rank(site, width)
@@ -158,12 +159,6 @@ def _is_count(number: object) -> bool:
 
 
 _ENTRY = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'
-
-
-def _has_units(model: PreTrainedModel, site: Site) -> bool:
-    """Whether the module at a site is of the kind that its family's blocks are, with hidden units."""
-    layers = LAYERS.get(model.config.model_type, ())
-    return bool(layers) and all(hasattr(site.output, name) for name in layers)
 
 
 def linear_layers(width: int, rank: int | None) -> nn.Module:

@@ -39,8 +39,7 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
         InputError: a block that the model does not have, what is no map, or what is no `transformers` model.
     """
     inside = unwrapped(model)
-    site = site_of(maps, site)
-    maps = maps_of(maps)
+    maps, site = maps_and_site(maps, site)
     swapped_sites = sites(inside, list(maps), site) if maps else []
     with ExitStack() as restore:
         for each in swapped_sites:
@@ -80,24 +79,17 @@ def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
         after.remove()
 
 
-def site_of(maps: Any, site: str | None = None) -> str:
-    """What maps stand for: what is said, or else what the profile that holds them was measured of.
+def maps_and_site(maps: Any, site: str | None = None) -> tuple[dict[int, Any], str]:
+    """Block → map, of maps or of what holds them, a profile or its ceilings; and what these stand for.
+
+    That is what is said, or else what the profile was measured of.
 
     Raises:
-        InputError: a profile of something else than is said.
+        InputError: no mapping from blocks, something in it that is no map, or a profile of something else than is said.
     """
     measured = getattr(maps, "site", None)
     if site is not None and measured is not None and site != measured:
         raise InputError(f"site {site!r} with a profile of {measured!r}: leave it out, or measure with site={site!r}")
-    return site or measured or "ffn"
-
-
-def maps_of(maps: Any) -> dict[int, Any]:
-    """Block → map, of maps or of what holds them: a profile, or its ceilings.
-
-    Raises:
-        InputError: no mapping from blocks, or something in it that is no map.
-    """
     if not isinstance(maps, Mapping):
         kind = type(maps).__name__
         raise InputError(f"maps are given as block → map, as in {{3: profile[3].map}}, and not as a {kind}")
@@ -108,7 +100,7 @@ def maps_of(maps: Any) -> dict[int, Any]:
         if not callable(map_) and not hasattr(map_, "module"):
             kind = type(map_).__name__
             raise InputError(f"the map of block {block!r} is a {kind}: give a function of rows, or a module")
-    return found
+    return found, site or measured or "ffn"
 
 
 class Mapped(nn.Module):

@@ -212,12 +212,7 @@ def _json_rows(text: str, ending: str) -> list[Any] | dict[str, Any]:
 
 
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
-    """The texts in a column of a table; empty cells are none.
-
-    Args:
-        table: of `datasets`, pandas, polars or pyarrow.
-        column: its name; by default `text`, `content` or the only one there is.
-        source: what to call the table.
+    """The texts in a column of a table of `datasets`, pandas, polars or pyarrow; empty cells are none.
 
     Raises:
         InputError: no such column, none given where there are several, or one that holds something else.

@@ -16,10 +16,6 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
     space depends on what stands before it. A character that is spread over several tokens is the last one's, and those
     before it add nothing.
 
-    Args:
-        tokenizer: decodes them.
-        ids: of one sequence, in order.
-
     Returns:
         A text a token; where a decoder takes back what it wrote, the vocabulary's own spelling of the token.
     """

@@ -11,11 +11,7 @@ from howlinear.text.rows import Rows, TokenRows
 def without_padding(rows: Rows) -> TokenRows:
     """The same tokens, each document fold's in a row, cut into sequences of one length; the rest of a fold is left out.
 
-    Args:
-        rows: token rows, or model inputs with token ids. Rows without padding keep their sequences.
-
-    Returns:
-        Packed rows; every token stays on its side and in its document fold.
+    Every token stays on its side and in its document fold. Rows without padding keep their sequences.
 
     Raises:
         InputError: inputs that are no token ids, or a fold of fewer than two tokens.
