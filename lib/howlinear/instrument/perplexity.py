@@ -71,8 +71,8 @@ def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> f
         InputError: nothing to predict, a model that predicts no next token, or a loss that is not finite.
     """
     model = model_of(model)
-    check_causal(model)
     scored = scored_of(text, model, **rows)
+    check_causal(model)
     return mean_perplexity(_losses(model, scored, batch_size), scored.predicted)
 
 
