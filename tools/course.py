@@ -186,8 +186,7 @@ def write(stems: Sequence[str]) -> None:
     for stem, plan in lessons.plans().items():
         if stem in stems:
             text = lessons.page(stem, plan, describe_recorded(paths.results("minis"), stem))
-            with atomic.written_aside(plans / f"{stem}.md") as aside:
-                aside.write_text(f"# {stem}\n\n{lessons.with_figures(text, plans)}\n", encoding="utf-8")
+            atomic.write_text(plans / f"{stem}.md", f"# {stem}\n\n{lessons.with_figures(text, plans)}\n")
     report.write_slides(course)
 
 

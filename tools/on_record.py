@@ -78,7 +78,7 @@ def _made_elsewhere(stem: str, profile: str) -> bool:
     latest = paths.build(profile) / "runs" / f"{stem}.json"
     if on_record is None or not latest.is_file():
         return False
-    return _setting(on_record) != _setting(provenance.read(latest))
+    return _setting(on_record) != _setting(tables.read_run(latest))
 
 
 def _setting(run: dict[str, Any]) -> tuple[Any, ...]:

@@ -157,8 +157,7 @@ def write(path: Path, of_page: Mapping[str, str]) -> bool:
         new = replace(new, mark, table)
     if new == old:
         return False
-    with atomic.written_aside(path) as aside:
-        aside.write_text(new, encoding="utf-8")
+    atomic.write_text(path, new)
     return True
 
 

@@ -54,8 +54,7 @@ def main() -> None:
         old = path.read_text(encoding="utf-8")
         new = STATED.sub(f"**Time** {minutes(path)} minutes to read", old, count=1)
         if new != old:
-            with atomic.written_aside(path) as aside:
-                aside.write_text(new, encoding="utf-8")
+            atomic.write_text(path, new)
             print(f"{path.name}: {minutes(path)} minutes")
 
 

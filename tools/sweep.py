@@ -35,8 +35,7 @@ def run(rows: int, text: str, seed: int) -> str:
     """
     name = f"sweep-{rows}-{text}-{seed}"
     profile = {"extends": "lesson", "rows": rows, "corpora": [text], "seed": seed}
-    with atomic.written_aside(paths.OWN_PROFILES / f"{name}.yaml") as aside:
-        aside.write_text(yaml.safe_dump(profile), encoding="utf-8")
+    atomic.write_text(paths.OWN_PROFILES / f"{name}.yaml", yaml.safe_dump(profile))
     if not saved(name).is_dir():
         execute(NOTEBOOK, {"profile": name})
     return name

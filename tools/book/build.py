@@ -64,33 +64,33 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
     shutil.copytree(readers_notebooks(profile, which), source / "notebooks")
     for path in (source / "notebooks").glob("*.ipynb"):  # the frame's pages lie one folder up here, not in `book`
-        _write(path, path.read_text(encoding="utf-8").replace("](../book/", "](../"))
+        atomic.write_text(path, path.read_text(encoding="utf-8").replace("](../book/", "](../"))
 
     # pages of the frame, and what they include
     reading = (source / "reading.md").read_text(encoding="utf-8")
-    _write(source / "reading.md", with_address(reading, address()))
+    atomic.write_text(source / "reading.md", with_address(reading, address()))
     for page in (source / "course").glob("*.md"):
         text = lessons.with_figures(page.read_text(encoding="utf-8"), page.parent)
-        _write(page, linked(text, which))
-    _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
-    _write(source / "ledger.txt", ledger_page(profile, which))
-    _write(source / "data.txt", data.page())
+        atomic.write_text(page, linked(text, which))
+    atomic.write_text(source / "gallery.txt", gallery(profile, which, source / "figures"))
+    atomic.write_text(source / "ledger.txt", ledger_page(profile, which))
+    atomic.write_text(source / "data.txt", data.page())
     for name, text in tabulate_benchmarks().items():
-        _write(source / f"{name}.txt", text)
+        atomic.write_text(source / f"{name}.txt", text)
     compared = _there(paths.figures("bench") / "side_by_side.png", "run make bench")
     shutil.copyfile(compared, source / "figures" / "bench_side_by_side.png")
     for name, page in api():
-        _write(source / "api" / f"{name}.md", page)
+        atomic.write_text(source / "api" / f"{name}.md", page)
 
     # the page with cells to run
     tried = numbers.load(_there(paths.build(profile) / "in_browser.json", "run make book"))
     words = (source / "try.md").read_text(encoding="utf-8")
-    _write(source / "try.md", in_browser.filled(words, tried["numbers"]))
-    _write(source / "_static" / "blocks.js", in_browser.script(tried["blocks"]))
+    atomic.write_text(source / "try.md", in_browser.filled(words, tried["numbers"]))
+    atomic.write_text(source / "_static" / "blocks.js", in_browser.script(tried["blocks"]))
 
     # the interactive page
     found = numbers.load(_there(paths.build(profile) / "explorer.json", "run make book"))
-    _write(source / "explorer.txt", explorer.page(found, FRAME / "explorer.html"))
+    atomic.write_text(source / "explorer.txt", explorer.page(found, FRAME / "explorer.html"))
 
     # the page of tokens
     shutil.copyfile(_there(paths.build(profile) / "tokens.html", "run make book"), source / "_static" / "tokens.html")
@@ -98,10 +98,10 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     # the report, the slides, what is said of the book on paper, and what sets mathematics
     shutil.copyfile(_there(REPORT, "run make paper"), source / "_static" / "howlinear.pdf")
     report.write_slides(source / "_static")
-    _write(source / "printed.txt", printed.sentence())
+    atomic.write_text(source / "printed.txt", printed.sentence())
     script = _there(Path(distribution("sphinx-mathjax-offline").locate_file(MATHJAX)), "install the dev extra")
     offline = script.read_text(encoding="utf-8").replace(SPEECH, "")
-    _write(source / "_static" / "mathjax.js", offline)
+    atomic.write_text(source / "_static" / "mathjax.js", offline)
 
 
 def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
@@ -253,11 +253,6 @@ def _there(path: Path, remedy: str) -> Path:
     if not path.is_file():
         raise SourceError(f"the book needs {path}: {remedy}")
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic.written_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8")
 
 
 def main(profile: str = "minis", *which: str) -> int:

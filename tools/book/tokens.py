@@ -33,8 +33,7 @@ def page(run: notebooks.Run) -> str:
 def main(profile: str = "minis") -> None:
     """Write `build/<profile>/tokens.html`; the pipeline's own step."""
     torch.set_num_threads(1)
-    with atomic.written_aside(paths.build(profile) / "tokens.html") as aside:
-        aside.write_text(page(notebooks.start("tokens", profile)), encoding="utf-8")
+    atomic.write_text(paths.build(profile) / "tokens.html", page(notebooks.start("tokens", profile)))
 
 
 if __name__ == "__main__":

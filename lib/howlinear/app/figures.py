@@ -185,8 +185,7 @@ def figures(
         if (out / name).is_dir():  # of an earlier call: what failed since is not to be shown
             shutil.rmtree(out / name)
         shutil.copytree(made / name, out / name, ignore=shutil.ignore_patterns("source", "*.failed.ipynb", "*.png"))
-    with atomic.written_aside(out / PAGE) as aside:
-        aside.write_text(_render(profile, out, short), encoding="utf-8")
+    atomic.write_text(out / PAGE, _render(profile, out, short))
     return out / PAGE
 
 
@@ -288,8 +287,7 @@ def _write_run_profile(out: Path, content: dict[str, Any], force: bool = False) 
         raise InputError(f"{out} is there already and holds something else: name another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with atomic.written_aside(path) as aside:
-            aside.write_text(text, encoding="utf-8")
+        atomic.write_text(path, text)
     except OSError as error:
         raise SourceError(f"cannot write to {out}: {error.strerror}; name another folder") from error
     return path

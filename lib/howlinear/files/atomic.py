@@ -46,6 +46,12 @@ def written_aside(target: Path | str) -> Iterator[Path]:
             raise unwritten(target, error) from error
 
 
+def write_text(target: Path | str, text: str) -> None:
+    """Write a text, in UTF-8, as `written_aside` writes."""
+    with written_aside(target) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def folder_aside(target: Path) -> Iterator[Path]:
     """Write a folder whole or not at all: a neighbour first, which then takes `target`'s place.

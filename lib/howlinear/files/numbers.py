@@ -36,10 +36,13 @@ def save(path: Path | str, numbers: Mapping[str, Any], digits: Mapping[str, int]
         InputError: a number is NaN or infinite, or something is no number; says where.
         SourceError: the file cannot be written.
     """
-    content = _rounded(numbers, "numbers", dict(digits or {}), None)
-    with atomic.written_aside(path) as aside:
-        aside.write_text(json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    atomic.write_text(path, to_json(_rounded(numbers, "numbers", dict(digits or {}), None)))
     return Path(path)
+
+
+def to_json(content: Mapping[str, Any]) -> str:
+    """JSON as the project keeps it: sorted keys, a line each."""
+    return json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
 def load(path: Path | str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from pydantic import ConfigDict
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
-from howlinear.files.numbers import round_number
+from howlinear.files.numbers import round_number, to_json
 
 DICTIONARY = Path(__file__).with_name("columns.yaml")
 COMMON = "common"
@@ -187,11 +187,11 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[st
     Raises:
         SourceError: it cannot be written.
     """
-    run = read_run(folder) if (folder / RUN).is_file() else {}
+    run = read_run(folder / RUN) if (folder / RUN).is_file() else {}
     with atomic.folder_aside(folder) as aside:
         for name, table in tables.items():
             (aside / f"{name}.csv").write_text(_print(table), encoding="utf-8")
-        (aside / RUN).write_text(_json(run | {"settings": dict(settings)}), encoding="utf-8")
+        (aside / RUN).write_text(to_json(run | {"settings": dict(settings)}), encoding="utf-8")
 
 
 def read(folder: Path) -> Results:
@@ -204,7 +204,7 @@ def read(folder: Path) -> Results:
         raise SourceError(f"no results in {folder}: run notebook {folder.name} first, or make figures")
     try:
         texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.csv"))}
-        return from_texts(folder.name, texts, read_run(folder))
+        return from_texts(folder.name, texts, read_run(folder / RUN))
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot read results in {folder}: {error}; make them again with make figures") from error
 
@@ -214,16 +214,16 @@ def from_texts(stem: str, texts: Mapping[str, str], run: Mapping[str, Any]) -> R
     return Results(stem, {name: _parse(text, stem, name) for name, text in texts.items()}, run)
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """What `run.json` holds.
+def read_run(path: Path) -> dict[str, Any]:
+    """What a `run.json` holds.
 
     Raises:
         SourceError: it cannot be read.
     """
     try:
-        return json.loads((folder / RUN).read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SourceError(f"cannot read {folder / RUN}: {error}; delete it and run make figures") from error
+        raise SourceError(f"cannot read {path}: {error}; delete it and run make figures") from error
 
 
 def results(profile: str | Path, stem: str) -> Results:
@@ -243,10 +243,6 @@ def results(profile: str | Path, stem: str) -> Results:
     if isinstance(profile, str) and not os.path.isfile(folder / RUN):  # which is False of a name that no file can have
         folder = paths.results(profile) / stem
     return read(folder)
-
-
-def _json(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 # --- comparing two runs

@@ -22,7 +22,7 @@ from huggingface_hub.file_download import repo_folder_name
 from safetensors import SafetensorError, safe_open
 
 from howlinear.errors import SourceError
-from howlinear.files import atomic, paths, tables
+from howlinear.files import atomic, numbers, paths, tables
 from howlinear.files.git import git
 from howlinear.models.packaged import PACKAGED, Packaged
 from howlinear.models.sources import with_revision
@@ -61,32 +61,20 @@ def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
         "outputs": hashes(outputs(stem, profile)),
     }
     latest = paths.build(profile) / "runs" / f"{stem}.json"
-    _write(latest, run)
+    atomic.write_text(latest, numbers.to_json(run))
     if not run["outputs"]:
         return latest
     kept = path_of(stem, profile)
-    recorded = read(kept) if kept.is_file() else {}
+    recorded = tables.read_run(kept) if kept.is_file() else {}
     if recorded.get("outputs") != run["outputs"]:
         settings_of_run = {"settings": recorded["settings"]} if "settings" in recorded else {}
-        _write(kept, settings_of_run | run)
+        atomic.write_text(kept, numbers.to_json(settings_of_run | run))
     return kept
 
 
 def path_of(stem: str, profile: str) -> Path:
     """Where the record of the run that made a notebook's results is kept: beside its tables."""
     return paths.results(profile) / stem / tables.RUN
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A record as `record` wrote it.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"cannot read {path}: {error}; delete it and run make figures") from error
 
 
 def commit() -> dict[str, Any]:
@@ -195,9 +183,3 @@ def _rows_hash(capture: Path) -> str:
             return json.loads(stored.metadata()["about"])["sha256"]["rows"]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise SourceError(f"cannot read what {capture} is about: {error}; delete it and run make figures") from error
-
-
-def _write(path: Path, run: dict[str, Any]) -> None:
-    text = json.dumps(run, indent=1, sort_keys=True, ensure_ascii=False)
-    with atomic.written_aside(path) as aside:
-        aside.write_text(text + "\n", encoding="utf-8")

@@ -152,8 +152,7 @@ def with_own(profile: str, model: str | None = None, corpus: str | None = None) 
     digest = hashlib.sha256(text.encode()).hexdigest()[:6]  # two folders may be called the same
     path = Path(paths.OWN_PROFILES) / f"{_safe(names)[: LONGEST_NAME - 7]}-{digest}.yaml"
     if not path.is_file():
-        with atomic.written_aside(path) as aside:
-            aside.write_text(text, encoding="utf-8")
+        atomic.write_text(path, text)
     return read(path)
 
 

@@ -244,7 +244,7 @@ def settings_of_ledger(factors: Sequence[float]) -> dict[str, Any]:
 
 def another_ledger(folder: Path, source: Path = SOURCE) -> str | None:
     """What to say where results were judged by other claims than those in the file; None if by these."""
-    by, now = tables.read_run(folder).get("settings", {}).get(JUDGED_BY), fingerprint(source)
+    by, now = tables.read_run(folder / tables.RUN).get("settings", {}).get(JUDGED_BY), fingerprint(source)
     if by == now:
         return None
     whose = f"SHA-256 {by[:12]}…" if by else "which, they do not say"

@@ -14,7 +14,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from howlinear.errors import InputError, SourceError, in_one_line
-from howlinear.files.atomic import folder_aside, written_aside
+from howlinear.files.atomic import folder_aside, write_text
 from howlinear.ideas.compression.card import plain_card
 from howlinear.ideas.compression.output_folder import check_output_folder
 from howlinear.models.load import bars, model_of, tokenizer_of, weights_to_save
@@ -60,8 +60,7 @@ def save(
             raise InputError(f"transformers does not save this model: {in_one_line(error)}") from error
         if tokenizer is not None:
             tokenizer.save_pretrained(new)
-        with written_aside(new / "README.md") as aside:
-            aside.write_text(card, encoding="utf-8")
+        write_text(new / "README.md", card)
         seal(new)
         for path in new.iterdir():  # safetensors writes for its owner alone
             path.chmod((new / "README.md").stat().st_mode)
