@@ -148,14 +148,14 @@ def test_every_model_and_every_view_is_correlated_by_itself():
     cloud = over_blocks([0.1, 0.2, 0.3, 0.1, 0.2, 0.3], [0.1, 0.3, 0.1, 0.3, 0.1, 0.3])
     both = pd.concat([cloud, over_blocks(6 - cloud["r2"], cloud["gain"] + 5, "other")])
     views = {"gain": both, "recovered": both.assign(recovered=both["gain"]), "gain of ordinary rows": cloud}
-    table = recorded(measure.correlation_table(views), "correlations")
+    table = recorded(measure.correlation_table(views, 0), "correlations")
     assert table["model"].tolist() == ["one", "other", "one", "other", "one"]
     assert table["of"].unique().tolist() == list(views)
     assert table["r"].abs().max() < 0.5
 
 
 def test_the_recipe_and_its_changes_add_up_to_our_probe(models, blocks):
-    compared = measure.recipe_table(models, blocks, RANK, steps=200)
+    compared = measure.recipe_table(models, blocks, RANK, steps=200, seed=0)
     on_record = recorded(compared, "recipe")
     assert keys(on_record) == keys(blocks)
     summed = on_record[["gain", *measure.CHANGES]].sum(axis=1)
@@ -257,7 +257,7 @@ def test_without_massive_rows_the_probe_sees_the_others_alone(sinks):
 def test_where_no_row_is_massive_nothing_is_fitted_again(sinks):
     clean = {"clean": sinks["clean"]}
     massive = measure.massive_table(clean)
-    ordinary = measure.ordinary_table(clean, massive)
+    ordinary = measure.ordinary_table(clean, massive, RANK, 1, 5)
     assert recorded(massive.merge(ordinary, on=["model", "block"]), "ordinary").empty
 
 
@@ -272,8 +272,8 @@ def test_an_encoder_of_two_blocks_has_an_answer():
 
 def test_the_papers_recipe_is_run_on_all_blocks_of_each_of_its_models(gpt2, ids):
     rows = PaperRows(ids, cut=613)
-    table = measure.papers_recipe_table([("gpt2", gpt2, rows)], rank=RANK, steps=200)
+    table = measure.papers_recipe_table([("gpt2", gpt2, rows)], rank=RANK, steps=200, seed=0)
     x, y = paper_activations(gpt2, rows)[1]
     assert keys(table) == [("gpt2", block) for block in range(len(table))]
     assert table["gain"][1] == papers_gain(x, y, 613, rank=RANK, steps=200)
-    assert list(measure.papers_recipe_table([]).columns) == ["model", "block", "gain"]
+    assert list(measure.papers_recipe_table([], RANK, 200, 0).columns) == ["model", "block", "gain"]

@@ -43,7 +43,7 @@ Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the 
 # --- our probe
 
 
-def probe_blocks(models: Models, rank: int = 16, seeds: int = 3, steps: int = 100) -> Probes:
+def probe_blocks(models: Models, rank: int, seeds: int, steps: int) -> Probes:
     """The probe of every block, with so many fits a block and so many iterations a fit at most."""
     probes = {model: {} for model in models}
     for model, block, kept in _each_block(models):
@@ -86,9 +86,7 @@ def massive_table(models: Models) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*KEYS, "massive_rows", "sampled", "held_out", "share"])
 
 
-def ordinary_table(
-    models: Models, massive: pd.DataFrame, rank: int = 16, seeds: int = 3, steps: int = 100
-) -> pd.DataFrame:
+def ordinary_table(models: Models, massive: pd.DataFrame, rank: int, seeds: int, steps: int) -> pd.DataFrame:
     """`block_table` of the blocks in `massive` without these rows: in the line, in the fit and in the score."""
     ordinary = {model: {} for model in massive["model"]}
     for row in massive.itertuples():
@@ -114,7 +112,7 @@ def _without_massive(kept: BlockCapture) -> BlockCapture:
     return replace(kept.ordinary(), sample=Sample(**fewer))
 
 
-def correlation_table(views: Mapping[str, pd.DataFrame], seed: int = 0) -> pd.DataFrame:
+def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFrame:
     """Table `correlations`: of what the line leaves, 1 − R²_lin, with the column of a view, over a model's blocks.
 
     Each model by itself, as models differ in level. `p` is how often a shuffled pairing correlates as strongly. Where r
@@ -140,7 +138,7 @@ def correlation_table(views: Mapping[str, pd.DataFrame], seed: int = 0) -> pd.Da
 # --- what the probe can see
 
 
-def power_table(models: Models, count: int, rank: int = 16, seeds: int = 3, steps: int = 100) -> pd.DataFrame:
+def power_table(models: Models, count: int, rank: int, seeds: int, steps: int) -> pd.DataFrame:
     """Table `power`: shares that the probe recovers of teachers that are known, on `count` blocks of each model."""
     rows = []
     for model, block, kept in _each_block(models, count):
@@ -148,7 +146,7 @@ def power_table(models: Models, count: int, rank: int = 16, seeds: int = 3, step
     return pd.DataFrame(rows)
 
 
-def rank_table(models: Models, ranks: Sequence[int], count: int, steps: int = 100) -> pd.DataFrame:
+def rank_table(models: Models, ranks: Sequence[int], count: int, steps: int) -> pd.DataFrame:
     """Table `ranks`: the share recovered by one fit of each rank, on `count` blocks of each model.
 
     In the middle one of these blocks stands what is recovered of a `hidden` teacher of that rank as well.
@@ -169,7 +167,7 @@ def rank_table(models: Models, ranks: Sequence[int], count: int, steps: int = 10
 # --- the paper's gate, recipe and controls
 
 
-def gate_table(models: Models, rates: Sequence[float], rank: int = 16, steps: int = 600) -> pd.DataFrame:
+def gate_table(models: Models, rates: Sequence[float], rank: int, steps: int) -> pd.DataFrame:
     """Table `gates`: every block's branch trained end to end, at each learning rate."""
     rows = []
     for rate in rates:
@@ -188,9 +186,7 @@ def rate_table(gates: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def recipe_table(
-    models: Models, blocks: pd.DataFrame, rank: int = 16, steps: int = 4_000, seed: int = 0
-) -> pd.DataFrame:
+def recipe_table(models: Models, blocks: pd.DataFrame, rank: int, steps: int, seed: int) -> pd.DataFrame:
     """Table `recipe`: gain by the paper's recipe, `ours`, and what each of `CHANGES` from one to the other is worth.
 
     Gains are rounded before they are compared, so that gain + selection + rows + optimiser is ours, to the digit.
@@ -213,7 +209,7 @@ def recipe_table(
 
 
 def papers_recipe_table(
-    models: Iterable[tuple[str, PreTrainedModel, PaperRows]], rank: int = 16, steps: int = 4_000, seed: int = 0
+    models: Iterable[tuple[str, PreTrainedModel, PaperRows]], rank: int, steps: int, seed: int
 ) -> pd.DataFrame:
     """`gain` of every block by the paper's recipe on the paper's rows, by its R²: a row a `model` and `block`."""
     rows = []
@@ -224,7 +220,7 @@ def papers_recipe_table(
     return pd.DataFrame(rows, columns=[*KEYS, "gain"])
 
 
-def control_table(models: Models, count: int, rank: int = 16, steps: int = 2_000) -> pd.DataFrame:
+def control_table(models: Models, count: int, rank: int, steps: int) -> pd.DataFrame:
     """Table `controls`: the paper's controls for depth on `count` blocks of each model."""
     tables = {}
     for model, blocks in models.items():

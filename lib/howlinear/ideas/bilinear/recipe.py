@@ -65,13 +65,13 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     return pd.DataFrame(gains | {"rows_few": count, "rows_all": len(used)}, index=list(blocks))
 
 
-def follow(scores: Sequence[float], patience: int = PATIENCE, better: float = BETTER) -> tuple[int | None, bool]:
+def follow(scores: Sequence[float], patience: int = PATIENCE) -> tuple[int | None, bool]:
     """Which evaluation the recipe keeps (None: none, the line alone), and whether these scores have ended the run."""
     best = 0.0
     kept = None
     waited = 0
     for number, score in enumerate(scores):
-        if score > best + better:
+        if score > best + BETTER:
             best, kept, waited = score, number, 0
         else:
             waited += 1
