@@ -90,9 +90,7 @@ def without_intervals(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     return rows.assign(**dict.fromkeys(columns(name), rows[name].astype(float)))
 
 
-def extreme(
-    rows: pd.DataFrame, name: str, pick: Callable[..., float], note: str = "block {block}", freedom: int = FREEDOM
-) -> Reading:
+def extreme(rows: pd.DataFrame, name: str, pick: Callable[..., float], note: str = "block {block}") -> Reading:
     """The largest or smallest of several numbers, by `np.max` or `np.min`, with an interval that pays for the choice.
 
     Of m intervals at 95 % one is often wrong, and the largest value is largest by luck too. So each is widened to
@@ -101,7 +99,7 @@ def extreme(
     """
     value, low, high = intervals(rows, name)
     tail = (1 - CONFIDENCE) / 2
-    wider = student_t.ppf(1 - tail / len(rows), freedom) / student_t.ppf(1 - tail, freedom)
+    wider = student_t.ppf(1 - tail / len(rows), FREEDOM) / student_t.ppf(1 - tail, FREEDOM)
     picked = Estimate(
         float(pick(value)),
         float(pick(value - wider * (value - low))),

@@ -29,7 +29,6 @@ from howlinear.ideas.claims.claim import (
     Claim,
     Verdict,
     fingerprint,
-    load_claims,
     margin,
     verdict,
 )
@@ -56,7 +55,7 @@ VERDICTS = [
 # Judging
 
 
-def evaluate(results: Path, claims: Sequence[Claim] | None = None) -> pd.DataFrame:
+def evaluate(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
     """Judge claims on a folder of results, as `paths.results("minis")`: a row a model of a claim.
 
     Of a claim that belongs to no single model, and of one that no model can speak to, there is one row under the name
@@ -64,20 +63,20 @@ def evaluate(results: Path, claims: Sequence[Claim] | None = None) -> pd.DataFra
     """
     read = cache(lambda stem: tables.read(results / stem) if (results / stem).is_dir() else None)
     rows = []
-    for claim in load_claims() if claims is None else claims:
+    for claim in claims:
         readings = _read_statistic(claim, results, read(claim.notebook))
         rows += [{"claim": claim.id, "model": name} | _judge(claim, said) for name, said in readings.items()]
     return pd.DataFrame(rows, columns=VERDICTS)
 
 
-def evaluate_other_texts(results: Path, claims: Sequence[Claim] | None = None) -> pd.DataFrame:
+def evaluate_other_texts(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
     """The same of claims about texts, on the other texts that the same models were read on; no row if there are none.
 
     Returns:
         Columns of `evaluate`, and `profile`, the run profile with these texts.
     """
     other = OTHER_TEXTS.get(results.name)
-    about_texts = [claim for claim in claims or load_claims() if claim.notebook == OF_TEXTS]
+    about_texts = [claim for claim in claims if claim.notebook == OF_TEXTS]
     found = evaluate(results.parent / other, about_texts) if other else pd.DataFrame(columns=VERDICTS)
     return found.assign(profile=other)
 
