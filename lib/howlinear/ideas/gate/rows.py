@@ -51,15 +51,9 @@ def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: i
     fits = ~rows.test & ~chooses
     return Parts(
         fitting=rows.subset(fits.nonzero()[:, 0]),
-        choosing=_held_out(replace(rows, test=chooses), choose_rows),
-        judging=_held_out(rows, cost_rows),
+        choosing=replace(rows, test=chooses).with_fewer_held_out(choose_rows).held_out,
+        judging=rows.with_fewer_held_out(cost_rows).held_out,
     )
-
-
-def _held_out(rows: TokenRows, most: int | None) -> TokenRows:
-    """The held-out sequences of rows, about so many tokens of every fold alike."""
-    fewer = rows.with_fewer_held_out(most)
-    return fewer.subset(fewer.test.nonzero()[:, 0])
 
 
 @dataclass(frozen=True)

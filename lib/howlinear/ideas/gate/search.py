@@ -24,14 +24,14 @@ HALVINGS = 4
 
 
 def losses_with(
-    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], text: TokenRows, batch_size: int = LOSS_BATCH
+    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], text: TokenRows
 ) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
     """The loss of every sequence of the model as it is, and with each block's swap alone, nats per predicted token."""
 
     def score(batch: Tensor) -> Tensor:
         return batch_losses(model, batch, batch)
 
-    before, after = swapped_passes(model, swaps, text.ids, score, batch_size)
+    before, after = swapped_passes(model, swaps, text.ids, score, LOSS_BATCH)
     return finite_losses(before), {name: finite_losses(batches) for name, batches in after.items()}
 
 
@@ -46,7 +46,6 @@ def choose_shares(
     text: TokenRows,
     limit: float,
     kinds: Sequence[str],
-    halvings: int = HALVINGS,
 ) -> dict[tuple[int, str], float]:
     """The largest share of tokens that may take the line in each block, that block alone changed.
 
@@ -65,7 +64,7 @@ def choose_shares(
         of_all = rise(before, losses)
         for kind in kinds:
             brackets[block, kind] = Bracket(of_all, limit)
-    for _ in range(halvings):
+    for _ in range(HALVINGS):
         swaps = {}
         for (block, kind), bracket in brackets.items():
             if not bracket.closed:
