@@ -24,10 +24,13 @@ from howlinear.errors import InputError
 
 DRAWS = 2_000  # of blocks, in the bootstrap
 
+SEED = "seed"
+"""The factor whose levels are repetitions of one kind."""
+
 Profiles = Float[np.ndarray, "blocks ..."]  # R²: an axis of blocks, then one a factor with a place a level
 
 
-def anova(table: pd.DataFrame, factors: Sequence[str], seed: int = 0) -> pd.DataFrame:
+def anova(table: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
     """Analysis of variance of a balanced set of profiles, in each block, added up over blocks.
 
     What all profiles share is left out: shares are of what tells them apart. The interval is from a bootstrap over
@@ -42,7 +45,7 @@ def anova(table: pd.DataFrame, factors: Sequence[str], seed: int = 0) -> pd.Data
     squares, freedom = _sums_of_squares(profiles, factors)
     by_block = np.stack(list(squares.values()))  # (effects, blocks)
     shares = by_block.sum(1) / by_block.sum()
-    low, high = _bootstrap_shares(by_block, seed)
+    low, high = _bootstrap_shares(by_block)
     return pd.DataFrame(
         {
             "effect": list(squares),
@@ -77,9 +80,7 @@ class BesideSeeds:
     ratio: Estimate
 
 
-def beside_seeds(
-    table: pd.DataFrame, factors: Sequence[str], effects: Sequence[str], seed: str = "seed"
-) -> BesideSeeds:
+def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[str]) -> BesideSeeds:
     """How much one effect, or several together, move a profile beside what a new seed does.
 
     The seeds of one combination are the only repetitions there are, so their spread is the error (Fisher 1925). The
@@ -89,11 +90,11 @@ def beside_seeds(
     than too narrow.
     """
     profiles = _as_array(table, factors)
-    squares, freedom = _sums_of_squares(profiles, factors, seed)
-    unknown = [name for name in effects if name not in squares or name == seed]
+    squares, freedom = _sums_of_squares(profiles, factors, SEED)
+    unknown = [name for name in effects if name not in squares or name == SEED]
     if unknown or not effects:
-        raise InputError(f"no effect {', '.join(unknown) or 'is named'}: there are {', '.join(set(squares) - {seed})}")
-    error = float(squares[seed].sum()) / freedom[seed]  # the mean square of the seeds
+        raise InputError(f"no effect {', '.join(unknown) or 'is named'}: there are {', '.join(set(squares) - {SEED})}")
+    error = float(squares[SEED].sum()) / freedom[SEED]  # the mean square of the seeds
     if not error > 1e-20 * np.square(profiles).sum():
         raise InputError("two seeds of one kind are the same to the last digit: there is nothing to measure against")
 
@@ -108,9 +109,9 @@ def beside_seeds(
             behind_a_mean *= levels
 
     # λ = degrees · n θ² / σ², the noncentrality under which F would be this high, or this low, in 1 of 40
-    blocks = _independent_blocks(profiles, list(factors).index(seed) + 1)
+    blocks = _independent_blocks(profiles, list(factors).index(SEED) + 1)
     of_effect = blocks * degrees
-    of_seeds = blocks * freedom[seed]
+    of_seeds = blocks * freedom[SEED]
     tail = (1 - CONFIDENCE) / 2
     low = _noncentrality(f, of_effect, of_seeds, 1 - tail) / (of_effect * behind_a_mean)
     high = _noncentrality(f, of_effect, of_seeds, tail) / (of_effect * behind_a_mean)
@@ -118,7 +119,7 @@ def beside_seeds(
     return BesideSeeds(
         f=f,
         freedom=degrees,
-        error_freedom=freedom[seed],
+        error_freedom=freedom[SEED],
         independent_blocks=blocks,
         share=Estimate(value / (1 + value), low / (1 + low), high / (1 + high)),
         ratio=Estimate((1 + value) ** 0.5, (1 + low) ** 0.5, (1 + high) ** 0.5),
@@ -187,10 +188,10 @@ def _effects(profiles: Profiles) -> dict[tuple[int, ...], np.ndarray]:
     return effects
 
 
-def _bootstrap_shares(by_block: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _bootstrap_shares(by_block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of each effect's share, from sums of squares (effects, blocks) of blocks drawn with replacement."""
     blocks = by_block.shape[1]
-    drawn = np.random.default_rng(seed).integers(blocks, size=(DRAWS, blocks))
+    drawn = np.random.default_rng(0).integers(blocks, size=(DRAWS, blocks))
     sums = by_block[:, drawn].sum(2)  # (effects, draws)
     shares = sums / sums.sum(0).clip(np.finfo(float).tiny)
     tail = (1 - CONFIDENCE) / 2

@@ -52,9 +52,9 @@ def valley(
     return pd.concat(surfaces, ignore_index=True), pd.concat(walks, ignore_index=True)
 
 
-def _around(target: float, points: int = 81) -> np.ndarray:
+def _around(target: float) -> np.ndarray:
     """Values of a weight from below 0, where the descent starts, to beyond its target; 2 more at either end."""
-    return np.linspace(min(0.0, target) - 2, max(0.0, target) + 2, points)
+    return np.linspace(min(0.0, target) - 2, max(0.0, target) + 2, 81)
 
 
 def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
