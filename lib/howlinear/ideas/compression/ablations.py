@@ -204,7 +204,7 @@ def scaled_to(found: Elimination, own: Elimination) -> Elimination:
 # --- Other orders of the units
 
 
-def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
+def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -> Elimination:
     """Take units in one after the other, each time the one that explains most of what is left to explain.
 
     Forward selection (orthogonal least squares; Chen, Billings & Luo 1989), greedy from the other end: with S for P and
@@ -214,7 +214,7 @@ def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], pane
         The units in the order in which they go, the last one taken in first.
     """
     cross = covariance @ readout
-    taken, gains = sweep_units(covariance.numpy().copy(), cross.numpy(), panel, np.argmax)
+    taken, gains = sweep_units(covariance.numpy().copy(), cross.numpy(), PANEL, np.argmax)
     total = np.concatenate([[0.0], np.maximum(gains[::-1], 0).cumsum()])
     return Elimination(torch.tensor(taken[::-1].copy()), torch.tensor(total))
 

@@ -159,10 +159,10 @@ def check_and_calibrate(
     model: PreTrainedModel,
     rows: TokenRows,
     max_parameters: float | None,
-    progress: bool = False,
-    blocks: int | Iterable[int] | None = None,
-    batch_size: int = 16,
-    multiple: int = 1,
+    progress: bool,
+    blocks: int | Iterable[int] | None,
+    batch_size: int,
+    multiple: int,
 ) -> Calibration:
     """What a compression starts from, after everything that can be refused before anything is computed."""
     check_causal(model)
@@ -185,8 +185,8 @@ def check_and_calibrate(
             f"{train:,} rows to fit on and {held_out} sequences held out are too few to choose among {widest:,} hidden "
             f"units by: give {ROWS_A_UNIT * widest:,} rows to fit on or more, and two sequences of two tokens held out"
         )
-    of_text = {"progress": progress, "blocks": [site.block for site in chosen], "batch_size": batch_size}
-    return Calibration(model, rows, **of_text, multiple=multiple)
+    numbers = [site.block for site in chosen]
+    return Calibration(model, rows, progress=progress, blocks=numbers, batch_size=batch_size, multiple=multiple)
 
 
 def evaluate(

@@ -13,7 +13,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -205,6 +204,4 @@ def limits(
 
 def fitted_on(rows: TokenRows, tokens: int) -> TokenRows:
     """The side of rows to fit on as if it were held out, the first sequences of every document fold."""
-    turned = replace(rows, test=~rows.test)
-    thinned = turned.with_fewer_held_out(tokens)
-    return thinned.subset(torch.nonzero(thinned.test).flatten())
+    return replace(rows, test=~rows.test).with_fewer_held_out(tokens).held_out

@@ -74,18 +74,14 @@ def least_squares_map(
 
 
 def cosine_map(
-    written: Float[Tensor, "n d"],
-    read: Float[Tensor, "n d"],
-    behind: Float[Tensor, "n d"],
-    steps: int = STEPS,
-    seed: int = 0,
+    written: Float[Tensor, "n d"], read: Float[Tensor, "n d"], behind: Float[Tensor, "n d"]
 ) -> Float[Tensor, "d d"]:
     """T of the least mean 1 − cos(Y + M T, L), by Adam from the identity, float64."""
     transform = torch.eye(written.shape[1], requires_grad=True)
     optimiser = Adam([transform], lr=RATE)
-    schedule = CosineAnnealingLR(optimiser, steps)
+    schedule = CosineAnnealingLR(optimiser, STEPS)
     with torch.enable_grad():
-        for batch in shuffled_batches(len(written), min(ROWS, len(written)), steps, seed):
+        for batch in shuffled_batches(len(written), min(ROWS, len(written)), STEPS, 0):
             predicted = read[batch].float() + written[batch].float() @ transform
             loss = cosine_distance(predicted, behind[batch]).mean()
             optimiser.zero_grad()
