@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +11,6 @@ from matplotlib.ticker import ScalarFormatter
 from howlinear.plots import style
 
 _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
-_DEEP = 16  # blocks; more of them stand so close that points must be further apart
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
 _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of a block, where its line ends
 
@@ -26,7 +24,7 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
     Returns:
         The figure, two panels. Bars of the second take what is left as given.
     """
-    figure, (cloud, depth) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
+    figure, (cloud, depth) = style.row_of_panels(["gain", "of what is left"], 2.5)
     left = 1 - blocks["r2"]
     low, high = blocks["gain_low"], blocks["gain_high"]
     most_left = left.max()
@@ -60,7 +58,6 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
     cloud.set_ylabel(f"gain of rank {rank}")
     style.mark_blocks(depth, blocks["block"])
     depth.set_ylabel("share recovered")
-    style.panels([cloud, depth], ["gain", "of what is left"])
     style.legend(cloud, ncols=4, handlelength=2.8)
     return figure
 
@@ -99,7 +96,7 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     Returns:
         The figure, two panels.
     """
-    figure, (growth, sight) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
+    figure, (growth, sight) = style.row_of_panels(["rank", f"power at rank {probe_rank}"], 2.5)
     teachers = [column for column in power.columns if column not in ("model", "block")]
     shifts = style.side_by_side(ranks["model"], -0.18)  # rows are counted downwards, and models as well
     for model, shift in shifts.items():
@@ -121,7 +118,6 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     growth.set_ylabel("share recovered")
     sight.set_yticks(-np.arange(len(teachers) + 1), ["real", *teachers])
     sight.set_xlabel("share recovered")
-    style.panels([growth, sight], ["rank", f"power at rank {probe_rank}"])
     style.legend(growth, handlelength=2.8)
     return figure
 
@@ -142,7 +138,7 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     Returns:
         The figure, two panels.
     """
-    figure, (closing, passing) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
+    figure, (closing, passing) = style.row_of_panels(["the gate", "what passes it"], 2.7)
     gates = gates.merge(blocks[["model", "block", "r2"]], on=["model", "block"])
     for (rate, model), trained in gates.groupby(["rate", "model"], sort=False):
         look = style.look(model) | {"linestyle": "", "label": f"{model}, rate {rate:g}"}
@@ -159,7 +155,6 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     passing.set_xlim(0)
     passing.set_xlabel(_LEFT)
     passing.set_ylabel("branch's share of variance")
-    style.panels([closing, passing], ["the gate", "what passes it"])
     style.legend(closing, ncols=gates["rate"].nunique(), handletextpad=0.2)
     return figure
 
@@ -173,7 +168,7 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
     Returns:
         The figure, two panels. In the second a point is a block, a bar the mean over a model's blocks.
     """
-    figure, (depth, parts) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
+    figure, (depth, parts) = style.row_of_panels(["two probes", "from the recipe to ours"], 2.7)
     for model, shift in style.side_by_side(recipes["model"], 0.24).items():
         blocks = recipes[recipes["model"] == model]
         look = style.look(model)
@@ -192,7 +187,6 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
     parts.axhline(0, color=style.GREY, linewidth=0.6)
     parts.set_xticks(range(len(changes)), changes)
     parts.set_ylabel("change of the gain")
-    style.panels([depth, parts], ["two probes", "from the recipe to ours"])
     style.legend(depth, handlelength=2.2, columnspacing=1.2)
     return figure
 
@@ -209,7 +203,7 @@ def layers(
         The figure, two panels: a line per block in the first, its number at the right end; in the second filled for the
         line, open with products.
     """
-    figure, (depth, cost) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
+    figure, (depth, cost) = style.row_of_panels(["what depth is worth", "what products are worth"], 2.7)
     fits = _fits(blocks, controls)
     names = list(fits.columns)
     has_papers = published is not None and len(published) > 0
@@ -239,7 +233,6 @@ def layers(
     cost.axhline(0, color=style.GREY, linewidth=0.6)
     style.mark_blocks(cost, layers["block"])
     cost.set_ylabel("ΔPPL")
-    style.panels([depth, cost], ["what depth is worth", "what products are worth"])
 
     # models first, then what filled and open points are
     handles, labels = cost.get_legend_handles_labels()
@@ -275,4 +268,4 @@ def _draw_costs(ax: Axes, layers: pd.DataFrame, look: dict[str, str], shift: flo
 def _scale_of_depth(table: pd.DataFrame) -> float:
     """How many times as far apart points must stand in a deep model to be told apart as in one of twelve blocks."""
     deepest = table["block"].max() if len(table) else 0
-    return deepest / 12 if deepest > _DEEP else 1.0
+    return deepest / 12 if deepest > style.DEEP else 1.0

@@ -153,7 +153,7 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
     Returns:
         The figure, of two panels.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.2))
+    figure, (left, right) = style.row_of_panels(["solvers", "null directions"], 2.2)
     left.plot(errors.to_numpy(), errors.index, "o", color="0.2")
     left.invert_yaxis()
     left.set(xscale="log", xlabel="error in held-out $R^2$")
@@ -171,7 +171,6 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
     right.set(xscale="log", xlabel="threshold, relative to the largest eigenvalue", ylabel="held-out $R^2$")
     right.set(ylim=(-0.6, 1.05), xticks=[1e-16, 1e-12, 1e-8, 1e-4])
     right.legend(loc="lower right")
-    style.panels([left, right], ["solvers", "null directions"])
     return figure
 
 

@@ -27,9 +27,9 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
     """
     if points.empty or not signals:
         return style.sentence_figure(_NO_LOSS)
-    figure, axes = plt.subplots(1, len(signals), figsize=(style.PAGE, 2.7), sharey=True, squeeze=False)
+    figure, axes = style.row_of_panels([signal["title"] for signal in signals], 2.7, sharey=True)
     least, most = points["nats"].clip(lower=floor).agg(["min", "max"])
-    for axis, signal in zip(axes[0], signals, strict=True):
+    for axis, signal in zip(axes, signals, strict=True):
         for model, rows in points.groupby("model", sort=False):
             foreseen = rows[signal["column"]].clip(lower=floor / 10)
             cost = rows["nats"].clip(lower=floor)
@@ -38,9 +38,8 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
             axis.plot([least, most], [least, most], color=style.GREY, lw=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel=signal["label"])
         _enough_ticks(axis)
-    style.panels(axes[0], [signal["title"] for signal in signals])
-    axes[0, 0].set_ylabel("measured cost, nats / token")
-    style.legend(axes[0, 0], ncols=4)
+    axes[0].set_ylabel("measured cost, nats / token")
+    style.legend(axes[0], ncols=4)
     return figure
 
 

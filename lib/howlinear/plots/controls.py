@@ -107,8 +107,8 @@ def _draw_own(axis: Axes, owner: str, controls: pd.DataFrame, closed: pd.DataFra
 
 def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
     """Profiles of models that differ in one thing only, and what moves them."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.8), width_ratios=[1.2, 1])
-    style.panels([left, right], [f"twins, measured on {main}", "what moves the profile"])
+    titles = [f"twins, measured on {main}", "what moves the profile"]
+    figure, (left, right) = style.row_of_panels(titles, 2.8, width_ratios=[1.2, 1])
     _draw_twins(left, profiles[profiles.measured_on == main], main)
     _draw_views(right, effects, main)
     return figure

@@ -144,8 +144,7 @@ def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
 
 def training(table: pd.DataFrame) -> Figure:
     """The spectrum of a block on the way through training, and the spread of its pre-activations."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.4))
-    style.panels([left, right], ["spectrum", "pre-activations"])
+    figure, (left, right) = style.row_of_panels(["spectrum", "pre-activations"], 2.4)
     degrees = sorted(table.degree.unique().tolist())
     for family, line in zip(table.family.unique(), ("-", "--", ":", "-."), strict=False):
         mine = table[table.family == family]

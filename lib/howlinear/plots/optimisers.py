@@ -37,10 +37,9 @@ def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
         The figure. Both weights are drawn to one scale, so that a valley is as long as it looks.
     """
     scalings = list(walks.scaling.unique())
-    figure, axes = plt.subplots(
-        1, len(scalings), figsize=(style.PAGE, 2.4), width_ratios=(2.4, 1)[: len(scalings)], squeeze=False
-    )
-    for axis, scaling in zip(axes[0], scalings, strict=True):
+    titles = [f"{scaling} inputs" for scaling in scalings]
+    figure, axes = style.row_of_panels(titles, 2.4, width_ratios=(2.4, 1)[: len(scalings)])
+    for axis, scaling in zip(axes, scalings, strict=True):
         surface = surfaces[surfaces.scaling == scaling].pivot_table(index="first", columns="second", values="unlearned")
         lines = axis.contour(surface.columns, surface.index, surface, levels=_LEFT, colors="0.6", linewidths=0.7)
         axis.clabel(lines, _LEFT[1:], fmt="%g", fontsize=6)  # the path covers the innermost
@@ -53,7 +52,6 @@ def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
             )
         axis.set(aspect="equal", xlabel="weight of the quiet input", ylabel="weight of the loud input")
         axis.grid(visible=False)
-    style.panels(axes[0], [f"{scaling} inputs" for scaling in scalings])
     return figure
 
 
@@ -87,10 +85,9 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
     Returns:
         The figure, two panels.
     """
-    figure, (blocks, modes) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
+    figure, (blocks, modes) = style.row_of_panels(["all blocks, raw inputs", name], 2.7)
     _blocks(blocks, profiles)
     _modes(modes, directions, steps)
-    style.panels([blocks, modes], ["all blocks, raw inputs", name])
     return figure
 
 

@@ -84,7 +84,8 @@ def axes(outputs: pd.DataFrame, r2: float, model: str, block: int) -> Figure:
     Returns:
         The figure. Outputs below R² −0.2 are drawn there.
     """
-    figure, panels = plt.subplots(1, 2, figsize=(style.PAGE, 2.5), sharex=True, sharey=True)
+    titles = [f"along features, block {block} of {model}", "along directions"]
+    figure, panels = style.row_of_panels(titles, 2.5, sharex=True, sharey=True)
     for panel, (axis, mine) in zip(panels, outputs.groupby("axis", sort=False), strict=True):
         middle = mine["r2"].median()
         panel.scatter(
@@ -95,7 +96,6 @@ def axes(outputs: pd.DataFrame, r2: float, model: str, block: int) -> Figure:
         panel.set(xscale="log", xlabel=f"share of the variance, {axis}")
         panel.legend(loc="lower right")
     panels[0].set(ylabel="$R^2$ of one output, held out", ylim=(-0.24, 1.03))
-    style.panels(panels, [f"along features, block {block} of {model}", "along directions"])
     return figure
 
 
@@ -106,8 +106,7 @@ def _area(rank: float | pd.Series) -> float | pd.Series:
 
 def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The rank that a map needs for 90 and 95 % of its R²: against R²_lin, and against the outputs' effective rank."""
-    figure, (by_r2, by_rank) = plt.subplots(1, 2, figsize=(style.PAGE, 2.6), sharey=True)
-    style.panels([by_r2, by_rank], ["R² and rank", "two measures of rank"])
+    figure, (by_r2, by_rank) = style.row_of_panels(["R² and rank", "two measures of rank"], 2.6, sharey=True)
     style.draw_published(by_r2, published, "r2_lin", "rrr_rank90", linestyle="")
     needed = blocks.dropna(subset=["rank_90", "rank_95"]).astype({"rank_90": float, "rank_95": float})
     for model, of_model in needed.groupby("model", sort=False):

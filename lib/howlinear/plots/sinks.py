@@ -35,9 +35,8 @@ _INTERVENED = (  # over depth: what is done to the sink, and the control
 
 def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) -> Figure:
     """The heaviest output of every block in medians, and which way massive outputs point, where there are any."""
-    figure, axes = plt.subplots(1, 1 if flow.empty else 2, figsize=(style.PAGE, 2.6), squeeze=False)
-    size, direction = axes[0, 0], axes[0, -1]
-    style.panels(axes[0], ["size", "direction"][: axes.size])
+    figure, axes = style.row_of_panels(["size"] if flow.empty else ["size", "direction"], 2.6)
+    size, direction = axes[0], axes[-1]
     for model, of_model in blocks.groupby("model", sort=False):
         size.plot(of_model["block"], of_model["heaviest"], **style.look(model))
     size.axhline(multiple, color=style.GREY, ls=":", lw=1)

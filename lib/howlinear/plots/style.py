@@ -27,7 +27,7 @@ COLUMN = 3.3  # inches: one column of a paper
 PAGE = 6.9  # both columns
 GREY = "#6b6b6b"
 ACCENT = "#E69F00"  # for what is no model
-_DEEP = 16  # blocks; beyond it labels at every other one run into each other
+DEEP = 16  # blocks; beyond it labels at every other one, and points of one block, run into each other
 
 _LOOKS = {  # family → look; the first whose name is part of the model's
     "mpnet": {"color": "#7A0177", "marker": "o", "linestyle": "-"},
@@ -114,7 +114,7 @@ def draw_published(axis: Axes, table: pd.DataFrame | None, across: str, up: str,
         axis.plot(blocks[across], blocks[up], **thin | more)
 
 
-def panels(axes: Iterable[Axes], titles: Iterable[str] = ()) -> None:
+def panels(axes: Iterable[Axes], titles: Iterable[str]) -> None:
     """Title the panels of a figure `(a) …`, `(b) …` in order, each at its left; a single one has no letter."""
     axes = list(axes)
     for letter, axis, title in zip_longest(ascii_lowercase, axes, list(titles), fillvalue=""):
@@ -156,6 +156,13 @@ def panel_grid(
         leftmost.set_ylabel(ylabel)
     panels(axes.flat[: len(names)], names)
     return figure, dict(zip(names, axes.flat, strict=False))
+
+
+def row_of_panels(titles: Sequence[str], height: float, **shared: Any) -> tuple[Figure, np.ndarray]:
+    """A figure as wide as a page, so many inches high, with a panel for each title; `shared` is for `subplots`."""
+    figure, axes = plt.subplots(1, len(titles), figsize=(PAGE, height), squeeze=False, **shared)
+    panels(axes[0], titles)
+    return figure, axes[0]
 
 
 def legend(*panels: Axes, ncols: int | None = None, loc: str = "outside upper center", **more: Any) -> Legend:
@@ -207,7 +214,7 @@ def number_blocks(axis: Axes) -> None:
 def mark_blocks(axis: Axes, blocks: pd.Series, few: int = 2) -> None:
     """A tick at every other block, in deep models at every fifth, of few blocks at each."""
     numbers = np.unique(blocks)
-    deep = len(numbers) > 0 and numbers[-1] > _DEEP
+    deep = len(numbers) > 0 and numbers[-1] > DEEP
     axis.set_xticks(np.arange(0, numbers[-1] + 1, 5) if deep else numbers[:: 1 + (len(numbers) > few)])
     axis.set_xlabel("block")
 
