@@ -15,7 +15,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,17 @@ COMMON = "common"
 RUN = "run.json"
 ENDS = ("_low", "_high")
 """What the ends of an interval are called after their number."""
+
+
+def with_ends(name: str) -> list[str]:
+    """The three columns that a number with its interval has."""
+    return [name, *(name + end for end in ENDS)]
+
+
+def stack(tables: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """Tables of several models one below the other, in these columns; without rows where no table has any."""
+    filled = [table for table in tables if len(table)]
+    return pd.concat(filled, ignore_index=True)[list(columns)] if filled else pd.DataFrame(columns=list(columns))
 
 
 # --- the data dictionary

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.correlation import correlation
 from howlinear.errors import InputError
+from howlinear.files.tables import with_ends
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
@@ -31,7 +32,6 @@ from howlinear.text.rows import TokenRows
 RESAMPLES = 9_999
 STEADY = 3  # decimal places of a gain that was trained for: what other processors find too
 CHANGES = ("selection", "rows", "optimiser")  # from the paper's recipe to our probe, one after the other
-COSTS = ["dppl", "dppl_low", "dppl_high", "dppl_poly", "dppl_poly_low", "dppl_poly_high"]
 KEYS = ["model", "block"]
 
 Blocks = Mapping[int, BlockCapture]  # block → what was captured of it, with a sample
@@ -58,8 +58,7 @@ def block_table(probes: Probes) -> pd.DataFrame:
         for block, found in of_model.items():
             row = {"model": model, "block": block, "r2": found.r2_lin, "r2_poly": found.r2_poly}
             rows.append(row | found.gain.columns("gain") | {"recovered": found.recovered})
-    columns = [*KEYS, "r2", "r2_poly", "gain", "gain_low", "gain_high", "recovered"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[*KEYS, "r2", "r2_poly", *with_ends("gain"), "recovered"])
 
 
 def massive_table(models: Models) -> pd.DataFrame:
@@ -132,7 +131,7 @@ def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFr
             shuffles = PermutationMethod(n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
             row |= found.r.columns("r") | {"p": pearsonr(left, gained, method=shuffles).pvalue}
             rows.append(row | {"inner": found.inner, "lowest": found.lowest, "highest": found.highest})
-    return pd.DataFrame(rows, columns=["model", "of", "r", "r_low", "r_high", "p", "inner", "lowest", "highest"])
+    return pd.DataFrame(rows, columns=["model", "of", *with_ends("r"), "p", "inner", "lowest", "highest"])
 
 
 # --- what the probe can see
@@ -279,7 +278,7 @@ def swap_table(
         for block in of_blocks:
             costs = by_line[block].estimate.columns("dppl") | by_both[block].estimate.columns("dppl_poly")
             rows.append({"model": model, "block": block} | costs)
-    return pd.DataFrame(rows, columns=[*KEYS, *COSTS])
+    return pd.DataFrame(rows, columns=[*KEYS, *with_ends("dppl"), *with_ends("dppl_poly")])
 
 
 def _each_block(models: Models, count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:

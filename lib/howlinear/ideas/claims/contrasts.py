@@ -22,7 +22,7 @@ from howlinear.core import profile_statistics
 from howlinear.core.correlation import correlation, fisher
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
-from howlinear.files.tables import ENDS
+from howlinear.files.tables import with_ends
 
 TOGETHER = "together"
 """The name under which a number stands that belongs to no single model."""
@@ -74,20 +74,15 @@ Readings = dict[str, Reading | NotTestable]
 """Model, or `TOGETHER`, → what a statistic says of it."""
 
 
-def columns(name: str) -> list[str]:
-    """The three columns that a number with its interval has in a table."""
-    return [name, *(name + end for end in ENDS)]
-
-
 def intervals(rows: pd.DataFrame, name: str) -> Intervals:
     """A number of each row with its interval."""
-    value, low, high = rows[columns(name)].to_numpy(dtype=float).T
+    value, low, high = rows[with_ends(name)].to_numpy(dtype=float).T
     return value, low, high
 
 
 def without_intervals(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """The same rows; both ends of a number that has no interval, such as a whole number of directions, are itself."""
-    return rows.assign(**dict.fromkeys(columns(name), rows[name].astype(float)))
+    return rows.assign(**dict.fromkeys(with_ends(name), rows[name].astype(float)))
 
 
 def extreme(rows: pd.DataFrame, name: str, pick: Callable[..., float], note: str = "block {block}") -> Reading:

@@ -22,6 +22,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
 from howlinear.files import tables
 from howlinear.files.published import load_published
+from howlinear.files.tables import with_ends
 from howlinear.ideas.claims.claim import (
     DECIDED,
     SOURCE,
@@ -32,7 +33,7 @@ from howlinear.ideas.claims.claim import (
     margin,
     verdict,
 )
-from howlinear.ideas.claims.contrasts import TOGETHER, NotTestable, Reading, UntestableError, columns
+from howlinear.ideas.claims.contrasts import TOGETHER, NotTestable, Reading, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.ideas.claims.published import own_numbers
 
@@ -46,8 +47,8 @@ JUDGED_BY = "judged_by"
 """The setting of a ledger's results under which the fingerprint of its claims stands."""
 
 VERDICTS = [
-    *("claim", "model", "verdict", *columns("value"), "note"),
-    *("inner_verdict", *columns("inner"), "ordinary_verdict", *columns("ordinary")),
+    *("claim", "model", "verdict", *with_ends("value"), "note"),
+    *("inner_verdict", *with_ends("inner"), "ordinary_verdict", *with_ends("ordinary")),
     *("one_out_low", "one_out_high", "reason"),
 ]
 
@@ -200,7 +201,7 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
     for row in verdicts.to_dict("records"):
         claim = by_id[row["claim"]]
         row |= {"section": claim.section, "asked": claim.asked, "mark": Verdict(row["verdict"]).symbol}
-        row |= {"number": "", "interval": ""} | dict.fromkeys(columns("margin"))
+        row |= {"number": "", "interval": ""} | dict.fromkeys(with_ends("margin"))
         value = row.get("value")
         if pd.notna(value):
             low, high = row.get("value_low", value), row.get("value_high", value)
@@ -209,7 +210,7 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
             row["margin"], _ = margin(value, value, claim.threshold, claim.direction)
             row["margin_low"], row["margin_high"] = margin(low, high, claim.threshold, claim.direction)
         rows.append(row)
-    added = ["section", "asked", "mark", "number", "interval", *columns("margin")]
+    added = ["section", "asked", "mark", "number", "interval", *with_ends("margin")]
     shown = pd.DataFrame(rows, columns=[*verdicts.columns, *added])
     judged = shown.reindex(columns=VERDICTS)  # the paper's own numbers have neither
     return shown.assign(

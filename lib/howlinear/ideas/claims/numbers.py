@@ -20,7 +20,7 @@ from scipy.stats import chi2
 from howlinear.core import profile_statistics
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE
-from howlinear.files.tables import Results
+from howlinear.files.tables import Results, with_ends
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
     NotTestable,
@@ -28,7 +28,6 @@ from howlinear.ideas.claims.contrasts import (
     Readings,
     UntestableError,
     check_depth,
-    columns,
     correlate,
     distance,
     extreme,
@@ -200,7 +199,7 @@ def _extreme_near_linear(blocks: pd.DataFrame, name: str, pick: Callable[..., fl
     near = blocks[blocks["r2"] >= NEAR_LINEAR]
     if near.empty:
         raise UntestableError(f"no block reaches an R² of {NEAR_LINEAR}: the highest is {blocks['r2'].max():.2f}")
-    in_units = near.assign(**(near[columns(name)].astype(float) / unit))
+    in_units = near.assign(**(near[with_ends(name)].astype(float) / unit))
     return extreme(in_units, name, pick, f"block {{block}}, of {len(near)} with R² ≥ {NEAR_LINEAR}")
 
 
@@ -456,7 +455,7 @@ def healed_original(found: Results) -> Reading:
     """What healing the original block does to perplexity, as it was done to the line: below 0, it lowers it."""
     healing = measured(found, "healing").set_index("layer")
     original, line = healing.loc["original, healed"], healing.loc["line, healed"]
-    delta = Estimate(*original[columns("delta")].astype(float))
+    delta = Estimate(*original[with_ends("delta")].astype(float))
     return Reading(delta, f"block {original['block']}; healed line {line['delta']:.1f}")
 
 
@@ -477,7 +476,7 @@ def shortfall(found: Results) -> Reading:
     if trained.empty:
         raise UntestableError(f"no inputs are ill-conditioned: no condition number exceeds the {steps} steps taken")
     # R² of the closed form − R² of the trained layer
-    below = trained.assign(**trained[columns("r2")].sub(trained["reached"], axis=0))
+    below = trained.assign(**trained[with_ends("r2")].sub(trained["reached"], axis=0))
     return extreme(below, "r2", np.max, "{way}, block {block}")
 
 
@@ -523,7 +522,7 @@ def _beside_seeds(results: Results, effect: str, number: str) -> Readings:
     moving = measured(results, "beside_seeds")
     (row,) = moving[(moving["measured_on"] == "all") & (moving["effect"] == effect)].to_dict("records")
     families, texts = (" and ".join(results["twins"][column].unique()) for column in ("family", "measured_on"))
-    found = Estimate(*(row[column] for column in columns(number)))
+    found = Estimate(*(row[column] for column in with_ends(number)))
     return {TOGETHER: Reading(found, f"among {families} twins, read on {texts}")}
 
 

@@ -15,9 +15,9 @@ import pandas as pd
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files.published import load_published
-from howlinear.files.tables import Results
+from howlinear.files.tables import Results, with_ends
 from howlinear.ideas.claims.claim import Claim, Verdict
-from howlinear.ideas.claims.contrasts import Reading, UntestableError, columns
+from howlinear.ideas.claims.contrasts import Reading, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
 
 TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick": "r2_lin_moby_dick"}
@@ -72,7 +72,7 @@ def own_verdict(claim: Claim, published: pd.DataFrame | None = None) -> Verdict:
 
 def _exact(published: pd.DataFrame, **names: str) -> pd.DataFrame:
     """Some of the paper's numbers by the names that results have, both ends of whose intervals are themselves."""
-    numbers = {column: published[own] for name, own in names.items() for column in columns(name)}
+    numbers = {column: published[own] for name, own in names.items() for column in with_ends(name)}
     return published[["model", "block"]].assign(**numbers)
 
 
@@ -82,4 +82,4 @@ def _agreement(published: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for model, blocks in published.groupby("model", sort=False):
         for other in others:
             r = blocks[TEXTS[main]].corr(blocks[TEXTS[other]])
-            yield {"model": model, "corpus": main, "other": other} | dict.fromkeys(columns("r"), r)
+            yield {"model": model, "corpus": main, "other": other} | dict.fromkeys(with_ends("r"), r)

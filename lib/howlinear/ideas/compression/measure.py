@@ -12,32 +12,27 @@ import numpy as np
 import pandas as pd
 
 from howlinear.core.correlation import FEWEST, correlation
+from howlinear.files import tables
+from howlinear.files.tables import with_ends
 
-COST = ("nats", "delta", "delta_low", "delta_high")
-RECOVERED = ("recovered", "recovered_low", "recovered_high")
+COST = ("nats", *with_ends("delta"))
 LOSS = ("residual", "residual_over_stream", "price", "price_paired")
 STREAM = ("block_influence", "sublayer_cosine", "cca_bound")
 COLUMNS = {
-    "blocks": ("block", "r2", "ablation", *RECOVERED, *COST, *LOSS, *STREAM, "replace_one"),
+    "blocks": ("block", "r2", "ablation", *with_ends("recovered"), *COST, *LOSS, *STREAM, "replace_one"),
     "massive": ("block", "massive_rows", "r2_ordinary", "r2_own", "rests"),
     "reduced_rank": ("block", "rank", "share", "r2", *COST),
     "frontier": ("way", "count", "block", "share", *COST),
     "together": ("naive", "summed"),
-    "healing": ("block", "layer", "delta", "delta_low", "delta_high"),
+    "healing": ("block", "layer", *with_ends("delta")),
 }
 """Table → its columns behind `model`."""
 
 
-def stack(name: str, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def stack(name: str, found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The table of that name of all models, from model → its own."""
-    columns = ["model", *COLUMNS[name]]
-    parts = []
-    for model, table in tables.items():
-        if len(table):
-            parts.append(table.reset_index().assign(model=model))
-    if not parts:
-        return pd.DataFrame(columns=columns)
-    return pd.concat(parts, ignore_index=True)[columns]
+    of_models = (table.reset_index().assign(model=model) for model, table in found.items())
+    return tables.stack(of_models, ["model", *COLUMNS[name]])
 
 
 def worth(blocks: pd.DataFrame) -> pd.DataFrame:
@@ -57,4 +52,4 @@ def worth(blocks: pd.DataFrame) -> pd.DataFrame:
         if np.ptp(r2[1:-1]) > 0 and np.ptp(ablation[1:-1]) > 0:
             rho = correlation(r2, ablation, order=True)
             rows.append({"model": model} | rho.r.columns("rho") | {"inner": rho.inner})
-    return pd.DataFrame(rows, columns=["model", "rho", "rho_low", "rho_high", "inner"])
+    return pd.DataFrame(rows, columns=["model", *with_ends("rho"), "inner"])

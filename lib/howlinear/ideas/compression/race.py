@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
+from howlinear.files.tables import with_ends
 from howlinear.ideas.compression.allocate import least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop, lines, replace_me, width
@@ -71,8 +72,8 @@ def choose_shares(model: PreTrainedModel, shares: Sequence[float]) -> list[float
 
 
 COLUMNS = [
-    *("corpus", "method", "share", "kept", "perplexity_after", "ratio", "ratio_low", "ratio_high"),
-    *("delta", "delta_low", "delta_high", "over_first", "over_first_low", "over_first_high", "why"),
+    *("corpus", "method", "share", "kept", "perplexity_after"),
+    *(*with_ends("ratio"), *with_ends("delta"), *with_ends("over_first"), "why"),
 ]
 """Columns of a race."""
 
@@ -184,7 +185,7 @@ def limits(
         A row per `share` and each of `WHAT` and of `others` (`after`), `what`: `ratio` with its 95 % interval over
         document folds, none where it is priced.
     """
-    columns = ["share", "what", "ratio", "ratio_low", "ratio_high"]
+    columns = ["share", "what", *with_ends("ratio")]
     found = [
         race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, tokens)}),
         raced.assign(corpus=WHAT[2]),

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.intervals import CONFIDENCE, Estimate, fold_means
 from howlinear.errors import InputError
+from howlinear.files.tables import with_ends
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.signals import REPLACE_ONE
 from howlinear.instrument.capture import BlockCapture
@@ -224,7 +225,7 @@ def compare(table: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFram
         if predicted:
             rho = agreement(predicted, measured, seed=seed)
             rows.append({"signal": signal} | rho.columns("rho"))
-    return pd.DataFrame(rows, columns=["signal", "rho", "rho_low", "rho_high"])
+    return pd.DataFrame(rows, columns=["signal", *with_ends("rho")])
 
 
 def ranking(
@@ -239,8 +240,9 @@ def ranking(
     Returns:
         The rows of `compare` for each of `costs`: "one block", "several", and "one block, without massive rows".
     """
+    columns = ["costs", "signal", *with_ends("rho")]
     if not known:
-        return pd.DataFrame(columns=["costs", "signal", "rho", "rho_low", "rho_high"])
+        return pd.DataFrame(columns=columns)
     table = pd.concat(known)
     nats = pd.concat(costs)["nats"]
     joint = pd.concat(sets)
@@ -252,7 +254,7 @@ def ranking(
         fewer = list(resting)
         parts["one block, without massive rows"] = compare(table.drop(fewer), nats.drop(fewer), seed)
     tables = [part.assign(costs=kind) for kind, part in parts.items()]
-    return pd.concat(tables, ignore_index=True)[["costs", "signal", "rho", "rho_low", "rho_high"]]
+    return pd.concat(tables, ignore_index=True)[columns]
 
 
 def deciding(rankings: pd.DataFrame, count: int = 4) -> list[str]:

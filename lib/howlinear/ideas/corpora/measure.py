@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from howlinear.files.tables import with_ends
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
 from howlinear.instrument.perplexity import change, held_out, held_out_folds
@@ -47,7 +48,7 @@ def transfer(found: Found) -> pd.DataFrame:
                 if scored != fitted:
                     row = {"model": model, "fitted": fitted, "scored": scored, "block": block}
                     rows.append(row | carried.drop[fitted, scored].columns("drop"))
-    return pd.DataFrame(rows, columns=["model", "fitted", "scored", "block", "drop", "drop_low", "drop_high"])
+    return pd.DataFrame(rows, columns=["model", "fitted", "scored", "block", *with_ends("drop")])
 
 
 def likeness(found: Found) -> pd.DataFrame:
@@ -59,8 +60,7 @@ def likeness(found: Found) -> pd.DataFrame:
                 row = {"model": model, "corpus": corpus, "other": other, "block": block}
                 row |= carried.likeness[corpus, other].columns("likeness")
                 rows.append(row | {"noise": carried.expected[corpus, other]})
-    keys = ["model", "corpus", "other", "block"]
-    return pd.DataFrame(rows, columns=[*keys, "likeness", "likeness_low", "likeness_high", "noise"])
+    return pd.DataFrame(rows, columns=["model", "corpus", "other", "block", *with_ends("likeness"), "noise"])
 
 
 def agreements(found: Found) -> pd.DataFrame:
@@ -76,9 +76,9 @@ def agreements(found: Found) -> pd.DataFrame:
         for corpus, other in combinations(_corpora(by_block), 2):
             if len(by_block) >= FEWEST:
                 rows.append({"model": model, "corpus": corpus, "other": other} | _agreement(by_block, corpus, other))
-    of_numbers = [f"{name}{end}" for name in ("r", "inner", "gap") for end in ("", "_low", "_high")]
-    keys = ["model", "corpus", "other"]
-    return pd.DataFrame(rows, columns=[*keys, "rho", *of_numbers, "gap_block", "differ"])
+    keys = ["model", "corpus", "other", "rho"]
+    of_numbers = [*with_ends("r"), *with_ends("inner"), *with_ends("gap")]
+    return pd.DataFrame(rows, columns=[*keys, *of_numbers, "gap_block", "differ"])
 
 
 def _agreement(by_block: Mapping[int, Transfer], corpus: str, other: str) -> dict[str, float]:
@@ -168,8 +168,7 @@ def swap_costs(
             for kind, cost in costs.items():
                 row |= cost.estimate.columns(kind)
             rows.append(row)
-    of_numbers = [f"{name}{end}" for name in ("own", "extra") for end in ("", "_low", "_high")]
-    return pd.DataFrame(rows, columns=["corpus", "block", *of_numbers])
+    return pd.DataFrame(rows, columns=["corpus", "block", *with_ends("own"), *with_ends("extra")])
 
 
 def _corpora(by_block: Mapping[int, Transfer]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
+from howlinear.files import tables
 from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockGate, fit_gate
 from howlinear.ideas.gate.gated import Gated
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
@@ -82,11 +83,8 @@ def survey(
 
 def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
     """The table of that name of all models, one below the other; empty, with its columns, where no model has one."""
-    columns = ["model", *COLUMNS[name].split()]
-    tables = [pd.DataFrame(columns=columns)]
-    if surveys:
-        tables = [of_model[name].assign(model=model) for model, of_model in surveys.items()]
-    return pd.concat(tables, ignore_index=True)[columns]
+    of_models = (of_model[name].assign(model=model) for model, of_model in surveys.items())
+    return tables.stack(of_models, ["model", *COLUMNS[name].split()])
 
 
 # --- Gates and thresholds

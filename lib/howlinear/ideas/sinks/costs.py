@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate, fold_means
+from howlinear.files.tables import stack, with_ends
 from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.ideas.sinks.planted import ffn_of
 from howlinear.instrument.massive import MULTIPLE
@@ -40,8 +41,7 @@ KINDS = {
 
 COLUMNS = [
     *("model", "block", "kind", "massive_rows"),
-    *("nats", "nats_low", "nats_high", "nats_first", "nats_later"),
-    *("perplexity", "delta", "delta_low", "delta_high"),
+    *(*with_ends("nats"), "nats_first", "nats_later", "perplexity", *with_ends("delta")),
 ]
 
 
@@ -127,10 +127,7 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
 
 def joined(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """The costs of several models in one table; those that have none add nothing."""
-    with_costs = [table for table in tables if len(table)]
-    if not with_costs:
-        return pd.DataFrame(columns=COLUMNS)
-    return pd.concat(with_costs, ignore_index=True)
+    return stack(tables, COLUMNS)
 
 
 def _rises(

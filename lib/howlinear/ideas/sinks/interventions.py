@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.core.moments import Moments
+from howlinear.files.tables import stack, with_ends
 from howlinear.ideas.sinks.costs import token_losses
 from howlinear.ideas.sinks.measure import BATCH_TOKENS
 from howlinear.ideas.sinks.planted import planted
@@ -47,13 +48,12 @@ Change = Callable[[Tensor], Tensor]
 """Outputs of a block → what is written in their place, both of shape (batch, seq_len, d)."""
 
 EFFECTS = [
-    *("model", "intervention", "block", "massive_rows", "r2", "r2_low", "r2_high"),
-    *("r2_ordinary", "r2_ordinary_low", "r2_ordinary_high", "change", "change_low", "change_high"),
-    *("change_ordinary", "change_ordinary_low", "change_ordinary_high"),
+    *("model", "intervention", "block", "massive_rows"),
+    *(*with_ends("r2"), *with_ends("r2_ordinary"), *with_ends("change"), *with_ends("change_ordinary")),
 ]
 SUMMARY = [
-    *("model", "intervention", "writer", "noise", "loss", "rise", "rise_low", "rise_high", "later_blocks"),
-    *("change_ordinary", "change_ordinary_low", "change_ordinary_high", "straighter", "more_bent"),
+    *("model", "intervention", "writer", "noise", "loss", *with_ends("rise"), "later_blocks"),
+    *(*with_ends("change_ordinary"), "straighter", "more_bent"),
 ]
 
 # --- What a model reads: the same tokens behind a BOS, or in sequences of another length
@@ -436,13 +436,13 @@ def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: Toke
     table = []
     for intervention, each in passes.items():
         row = {"model": name, "intervention": intervention, "writer": writer, "noise": each.size}
-        row |= dict.fromkeys(["loss", "rise", "rise_low", "rise_high"])
+        row |= dict.fromkeys(["loss", *with_ends("rise")])
         if each.losses is not None:
             row["loss"] = float(each.losses[each.losses.isfinite() & before.losses.isfinite()].mean())
             row |= _rise(before, each, rows).columns("rise")
         changes = [seen.ordinary - before.seen[block].ordinary for block, seen in each.seen.items() if block > writer]
         row["later_blocks"] = len(changes)
-        row |= dict.fromkeys(["change_ordinary", "change_ordinary_low", "change_ordinary_high"])
+        row |= dict.fromkeys(with_ends("change_ordinary"))
         if changes:
             row |= Scores.mean(changes).estimate.columns("change_ordinary")
         row["straighter"] = sum(change.estimate.low > 0 for change in changes)
@@ -454,10 +454,7 @@ def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: Toke
 def tables(found: Iterable[tuple[pd.DataFrame, pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Effects and summaries of several models, each in one table; without rows where there are none."""
     found = list(found)
-    if not found:
-        return pd.DataFrame(columns=EFFECTS), pd.DataFrame(columns=SUMMARY)
-    effects, summaries = zip(*found, strict=True)
-    return pd.concat(effects, ignore_index=True), pd.concat(summaries, ignore_index=True)
+    return stack((effects for effects, _ in found), EFFECTS), stack((summary for _, summary in found), SUMMARY)
 
 
 def without(names: Iterable[str], writers: Mapping[str, int]) -> str:
