@@ -31,10 +31,7 @@ MACHINE = ("processor", "family", "model", "instructions", "system", "threads") 
 
 
 def given_back(profile: str) -> dict[str, list[str]]:
-    """Give back what is on record of every notebook whose numbers agree with it.
-
-    Args:
-        profile: name of the run profile that has run.
+    """Give back what a run profile has on record of every notebook whose numbers agree with it.
 
     Returns:
         Notebook → its files that were given back, of those that had changed; and under `REPORT` the report, if it had

@@ -52,11 +52,7 @@ def found(name: str) -> pd.DataFrame:
 
 
 def drawn(table: pd.DataFrame) -> Figure:
-    """Mean R²_lin over the blocks against rows: a line a text, a point a seed.
-
-    Args:
-        table: a row a block of a run: `rows`, `text`, `seed`, `r2`.
-    """
+    """Mean R²_lin over the blocks against rows: a line a text, a point a seed."""
     means = table.groupby(["rows", "text", "seed"], sort=False, as_index=False)["r2"].mean()
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.4))
     palette = sns.color_palette("colorblind", means["text"].nunique())

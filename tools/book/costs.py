@@ -65,10 +65,6 @@ def counted(model: Weights, rows: int) -> dict[str, float]:
 
     Two operations a weight and row; products of attention, among rows, are left out, and so are fits without massive
     rows.
-
-    Args:
-        model: what it multiplies with.
-        rows: how many go through it.
     """
     block = 2 * model.in_block  # operations a row
     head = 2 * model.vocabulary * model.width

@@ -33,9 +33,6 @@ SAME = 5e-4
 def collect(run: notebooks.Run) -> dict[str, Any]:
     """Three blocks of the first model on the main text: the most linear, the middle and the least linear one.
 
-    Args:
-        run: the profile; a capture that is not there is made.
-
     Returns:
         `blocks`, for `script`, and `numbers`, for `filled`.
 

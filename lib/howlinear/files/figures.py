@@ -10,19 +10,7 @@ from howlinear.files import atomic
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Write `<folder>/<name>.svg` and `.png`, without dates.
-
-    Args:
-        figure: the figure.
-        folder: where to, as `paths.figures("minis")`.
-        name: stem of the notebook and what it shows, as in `02_ceilings_profile`.
-
-    Returns:
-        Path of the svg.
-
-    Raises:
-        SourceError: a file cannot be written.
-    """
+    """Write `<folder>/<name>.svg`, whose path is returned, and `.png`, without dates."""
     svg = folder / f"{name}.svg"
     png = folder / f"{name}.png"
     without_date = {svg: {"Date": None}, png: {"Software": None}}

@@ -51,11 +51,9 @@ def load_published(path: Path = SOURCE) -> pd.DataFrame:
 
 
 def of_models(models: Iterable[str], table: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The rows about those of several models that are the paper's, by the short names that results go by.
+    """The rows of `load_published`, or of another such table, about those of several models that are the paper's.
 
-    Args:
-        models: short names, as `gpt2`; an embedded model's, as `mini-gpt2`, is another model and has no row.
-        table: as from `load_published`, which it is by default.
+    They go by their short names, as `gpt2`; an embedded model, as `mini-gpt2`, is another one and has no row.
     """
     if table is None:
         table = load_published()
@@ -70,11 +68,8 @@ def beside(
 ) -> pd.DataFrame:
     """Cell by cell: what the paper publishes, the same measured by its protocol, and what ours says of the block.
 
-    Args:
-        by_its_protocol: the paper's models by its protocol, a row a `model` and `block`; no row where there is none.
-        ours: the same by ours.
-        columns: a column of `COLUMNS` → what it is called in `by_its_protocol`, and in `ours`.
-        table: as from `load_published`, which it is by default.
+    Both measured tables have a row a `model` and `block`; `columns` says what columns of `COLUMNS`, those of `table`
+    (by default `load_published`), are called in the one and in the other.
 
     Returns:
         A row a `quantity` (a column of `COLUMNS`), model and block: `paper`, `by_its_protocol` and `by_ours`.
@@ -108,10 +103,7 @@ def beside_quoted(by_its_protocol: pd.DataFrame, place: str) -> pd.DataFrame:
 
 
 def apart(cells: pd.DataFrame) -> pd.DataFrame:
-    """How far the paper's protocol, run here, lies from what the paper publishes.
-
-    Args:
-        cells: as from `beside`.
+    """How far the paper's protocol, run here, lies from what the paper publishes, of the cells of `beside`.
 
     Returns:
         A row a `quantity` and model: `blocks` compared, `mean` and `largest` distance |by its protocol − paper|, the

@@ -39,12 +39,7 @@ def measure(
 ) -> pd.DataFrame:
     """The paper's models of a run, a row a `model` and block, with the columns of `paper_protocol.paper_blocks`.
 
-    Args:
-        run: the notebook's.
-        corpus: short name of a text; the main one by default.
-        layout: one of `text.paper_rows.LAYOUTS`.
-        perplexities: measure them as well, on the test part of WikiText-2.
-        blocks: which blocks, as far as there are; all by default.
+    On the main text or another, in one of `text.paper_rows.LAYOUTS`; perplexities are of the test part of WikiText-2.
     """
     most, most_scored = LAYOUTS[layout]
     parts = [pd.DataFrame(columns=["model", "block"])]

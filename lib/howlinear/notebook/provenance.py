@@ -34,13 +34,7 @@ MADE = ("results", "figures", "paper/main.pdf")
 
 
 def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
-    """Write down the run that has just made a notebook's results and figures.
-
-    Args:
-        stem: of the notebook, as in `02_ceilings`.
-        profile: name of the run profile.
-        began: when it began, with its time zone.
-        ended: when it ended.
+    """Write down the run that has just made a notebook's results and figures; times have their zone.
 
     Returns:
         Path of the record of the run that made the bytes that are there, this run or an earlier one; where a notebook

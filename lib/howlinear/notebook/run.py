@@ -162,8 +162,7 @@ class Run:
     def record_held_out(self, texts: Mapping[str, Mapping[str, TokenRows]]) -> pd.DataFrame:
         """Say, and keep, on how much text costs are measured: its intervals are as wide as documents are few.
 
-        Args:
-            texts: model → text → rows whose held-out side counts.
+        Of model → text → rows the held-out side counts.
         """
         found = [
             {"model": model, "corpus": corpus, "cost_rows": rows.held_out.count, "documents": rows.held_out.documents}
@@ -176,11 +175,7 @@ class Run:
         return table
 
     def save(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Write the recorded tables and the settings to `results/<profile>/<stem>/`, or below scratch.
-
-        Args:
-            settings: the notebook's own, beside models, texts and sizes.
-        """
+        """Write the recorded tables, and the settings: models, texts, sizes and the notebook's own."""
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
         about |= {"models": list(self.models), "beside": self.beside, "corpora": self.corpora}
         tables.write(self.results_path, self.tables, about | dict(settings or {}))

@@ -288,11 +288,9 @@ def _absolute(path: str, folder: Path) -> Path:
 
 
 def _by_short_name(sources: Iterable[tuple[str, str]], reserved: Collection[str] = ()) -> dict[str, str]:
-    """Short name → source, for files and tables; where two would share a name, each has a hash of its source behind it.
+    """Short name → source, from each source and what it would be called; `reserved` are names of sources called so.
 
-    Args:
-        sources: source, and what it would be called.
-        reserved: names for sources that are called so themselves.
+    Where two would share a name, each has a hash of its source behind it.
     """
     names = {source: _safe(name) for source, name in sources}
     times = Counter(name.casefold() for name in names.values())  # some file systems know no capitals
