@@ -117,8 +117,7 @@ def rows(ids):
     return TokenRows.from_ids(ids, folds=3)
 
 
-@pytest.fixture
-def tokenizer():
+def byte_tokenizer():
     """One token per byte, and the end of text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -132,6 +131,11 @@ def tokenizer():
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT)
+
+
+@pytest.fixture
+def tokenizer():
+    return byte_tokenizer()
 
 
 @pytest.fixture
