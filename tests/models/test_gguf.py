@@ -171,6 +171,7 @@ def convert_and_die(file, cache):
     convert(file, cache)
 
 
+@pytest.mark.long
 def test_a_killed_conversion_locks_nothing_and_leaves_no_folder(file, cache, tmp_path):
     assert exit_codes([start(tmp_path / "said", convert_and_die, file, cache)]) == [-signal.SIGKILL]
     assert any(name.startswith("model") for name in files_in(cache))  # what it left aside
