@@ -99,6 +99,7 @@ def test_what_it_says_it_costs_is_what_it_costs(name, rows):
     assert found.delta.low <= found.delta.delta <= found.delta.high
     assert 0 < found.price < found.next_price
     assert f"{found.next_price - found.price:.3f}" in found.outlook
+    assert "multiples" not in found.outlook
 
 
 def test_units_that_nobody_reads_go_first_and_cost_nothing(name, rows):
