@@ -26,7 +26,7 @@ def write(path, content):
 
 @pytest.mark.parametrize("name", ["docs", "code"])
 def test_what_models_train_on_is_never_measured(tokenizer, monkeypatch, name):
-    documents = [document for seed in range(2) for document in islice(offline_documents(name, seed), 400)]
+    documents = [document for seed in range(2) for document in islice(offline_documents(name, seed), 150)]
     monkeypatch.setattr(corpora, "offline_documents", lambda name, seed=0: iter(documents))
     trained = list(model_documents(name))
     measured = [document.text for document, _ in load_corpus(name, tokenizer)._measured(documents)]
@@ -63,9 +63,9 @@ def test_reserved_documents_are_in_no_row(tokenizer):
 
 @pytest.mark.parametrize("file", [None, "package/folder{}/module.py"])
 def test_what_is_not_reserved_is_split_three_to_one(file):
-    documents = [Document(text, file and file.format(number)) for number, text in enumerate(texts(20_000))]
+    documents = [Document(text, file and file.format(number)) for number, text in enumerate(texts(8_000))]
     sides = [corpora._split(document, 0.8)[1] for document in documents]
-    share = {side: sides.count(side) / 20_000 for side in set(sides)}
+    share = {side: sides.count(side) / 8_000 for side in set(sides)}
     assert share == pytest.approx({"model": 0.8, "train": 0.15, "test": 0.05}, abs=0.01)
 
 
@@ -180,10 +180,10 @@ def test_built_in_rows_are_of_as_many_files_as_documents_and_no_folder_is_parted
 def test_offline_corpora_are_three_different_domains(tokenizer):
     shares = {}
     for name in OFFLINE:
-        rows = load_corpus(name, tokenizer).rows(20_480, 128, folds=4)
+        rows = load_corpus(name, tokenizer).rows(8_192, 128, folds=4)
         text = "".join(tokenizer.batch_decode(rows.ids))
         shares[name] = {mark: text.count(mark) / len(text) * 1_000 for mark in ("//", "def ", "::", " the ", "self")}
-        assert rows.sha256 == load_corpus(name, tokenizer).rows(20_480, 128, folds=4).sha256
+        assert rows.sha256 == load_corpus(name, tokenizer).rows(8_192, 128, folds=4).sha256
         assert rows.corpus == name
     assert shares["cpp"]["//"] > 3 * max(shares["docs"]["//"], shares["code"]["//"])
     assert shares["cpp"]["::"] > 3 * max(shares["docs"]["::"], shares["code"]["::"])
