@@ -201,7 +201,7 @@ def test_costs_of_no_model_say_so():
     figure.canvas.draw()
 
 
-@pytest.mark.parametrize("count", [1, 12, 30])
+@pytest.mark.parametrize("count", [1, 30])
 def test_figures_take_any_number_of_blocks(count):
     names = ("mini-gpt2", "mini-llama")
     described = blocks(*names, count=count).assign(r2_without_first=0.0, carrying_share=0.1)
