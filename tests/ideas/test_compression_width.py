@@ -155,7 +155,7 @@ def test_standing_out_by_hand(gpt2, rows, monkeypatch):
 def test_copies_are_as_small_as_asked_and_no_smaller(model, rows, compress):
     calibration = Calibration(model, rows)
     size = parameters(model)
-    for share in (1.0, 0.9, 0.6):
+    for share in (1.0, 0.6):
         smaller = compress(calibration, share)
         a_unit_each_and_biases = BLOCKS * (3 * WIDTH + 2 + WIDTH)
         assert calibration.allowed(share) - a_unit_each_and_biases < parameters(smaller) <= calibration.allowed(share)
