@@ -8,6 +8,7 @@ from .files.tables import Results, results
 from .ideas.compression.compress import Compressed, compress
 from .ideas.compression.folder import save
 from .ideas.compression.greedy import Plan, compress_to
+from .instrument.accuracy import Accuracy, accuracy
 from .instrument.capture import capture
 from .instrument.measure import Profile, measure
 from .instrument.perplexity import Change, change, losses, perplexity

@@ -158,6 +158,10 @@ def measure(
     models: Annotated[
         list[str], typer.Argument(help=f"{MODEL}; several are measured one after the other", metavar="MODEL...")
     ],
+    task: Annotated[
+        Path | None,
+        typer.Option(help="a table of multiple-choice questions (.jsonl, .json, .csv, .parquet): accuracy on the card"),
+    ] = None,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     text_column: TextColumn = None,
@@ -496,6 +500,10 @@ def compress(
     decilm: Annotated[
         bool, typer.Option("--decilm", help="of a LLaMA: in the form of DeciLM, which vLLM and llama.cpp read")
     ] = False,
+    task: Annotated[
+        Path | None,
+        typer.Option(help="a table of multiple-choice questions (.jsonl, .json, .csv, .parquet): accuracy on the card"),
+    ] = None,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     text_column: TextColumn = None,
@@ -536,6 +544,10 @@ def compress(
     reading = Reading(documents, text_column, sites, device, dtype, device_map)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
+    if task is not None:
+        from howlinear.text.questions import read_questions
+
+        read_questions(task)
 
     from howlinear.app.compression import Compression
     from howlinear.app.console import outcome_table
@@ -546,6 +558,7 @@ def compress(
     loaded, text = read_inputs(model, corpus, reading)
     if decilm:
         check_llama(loaded)
+    before = None if task is None else hl.accuracy(loaded, task, text.tokenizer, batch_size)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
     progress = sys.stderr.isatty()
     if units:
@@ -555,9 +568,11 @@ def compress(
         outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress, blocks=chosen, batch_size=batch_size)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
     written = hl.to_decilm(smaller) if decilm else smaller
-    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters, written, text.tokenizer)
-    hl.save(written, out, card, text.tokenizer, force)
-    compression = Compression(model, loaded, smaller, packed, outcome, seed, dtype)
+    accuracies = None if task is None else (before, hl.accuracy(smaller, task, text.tokenizer, batch_size))
+    tokenizer, budget = text.tokenizer, (max_dppl, max_parameters)
+    card = compressed_card(model, loaded, smaller, packed, outcome, *budget, written, tokenizer, accuracies)
+    hl.save(written, out, card, tokenizer, force)
+    compression = Compression(model, loaded, smaller, packed, outcome, seed, dtype, accuracies)
     makers = {"--json": compression.to_dict, "--csv": compression.to_frame}
     write_files(targets, makers | {"--plot": compression.draw, "--html": compression.render})
     *lines, sizes = compression.notes
@@ -727,6 +742,7 @@ EXAMPLES = {
         "howlinear compress mini-gpt2 --max-parameters 0.8 --out smaller",
         "howlinear compress mini-gpt2 --max-dppl 1.0 --out straighter",
         "howlinear compress mini-gpt2 --max-dppl 1.0 --units --out narrower",
+        "howlinear compress smollm2-135m --max-parameters 0.9 --task questions.jsonl --out smaller",
     ),
     "figures": ("howlinear figures my-model --corpus my.txt --short",),
     "notebook": (

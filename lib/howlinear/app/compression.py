@@ -14,6 +14,7 @@ from howlinear.app.page import Section, render_page
 from howlinear.files import numbers
 from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
+from howlinear.instrument.accuracy import Accuracy
 from howlinear.models.ffn_sites import sites
 from howlinear.plots.compress import kept
 from howlinear.text.rows import TokenRows
@@ -31,6 +32,7 @@ class Compression:
         outcome: what was taken out, and what that costs.
         seed: decided which documents were drawn.
         dtype: of the weights.
+        accuracies: of both on the same questions, before and after, if some were asked.
     """
 
     model: str
@@ -40,15 +42,26 @@ class Compression:
     outcome: Compressed | Plan
     seed: int
     dtype: str
+    accuracies: tuple[Accuracy, Accuracy] | None = None
 
     @property
     def notes(self) -> list[str]:
         """What it costs, where it stopped, and how much smaller it is; a sentence each."""
         outcome = self.outcome
+        in_accuracy = []
+        if self.accuracies is not None:
+            before, after = self.accuracies
+            change = after.change_from(before)
+            in_accuracy = [
+                f"{after.task}, {after.questions} questions: accuracy {before.estimate} → {after.estimate}, change "
+                f"{change.value:+.2f} (95 % interval {change.low:+.2f} to {change.high:+.2f}); chance is "
+                f"{after.chance:.2f}"
+            ]
         return [
             f"{self.model} on held-out {self.rows.corpus}: perplexity {outcome.base:.2f} → {outcome.perplexity:.2f}, "
             f"change {outcome.delta.delta:+.2f} (95 % interval {outcome.delta.low:+.2f} to {outcome.delta.high:+.2f})",
             outcome.outlook,
+            *in_accuracy,
             f"{self.before.num_parameters():,} → {self.after.num_parameters():,} parameters",
         ]
 
@@ -64,6 +77,17 @@ class Compression:
     def to_dict(self) -> dict[str, Any]:
         """What `--json` writes."""
         outcome = self.outcome
+        in_accuracy = {}
+        if self.accuracies is not None:
+            before, after = self.accuracies
+            in_accuracy = {
+                "task": after.task,
+                "questions": after.questions,
+                "chance": after.chance,
+                **before.estimate.columns("accuracy_before"),
+                **after.estimate.columns("accuracy_after"),
+                **after.change_from(before).columns("accuracy_change"),
+            }
         return {
             "model": self.model,
             "corpus": self.rows.corpus,
@@ -76,6 +100,7 @@ class Compression:
             **outcome.delta.estimate.columns("dppl"),
             "parameters_before": self.before.num_parameters(),
             "parameters_after": self.after.num_parameters(),
+            **in_accuracy,
             "blocks": self.to_frame().to_dict("records"),
             "versions": numbers.versions(),
         }

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
+from scipy.stats import binomtest, norm
 from scipy.stats import t as student_t
 
 from howlinear.core.moments import Moments
@@ -111,6 +112,26 @@ class Estimate:
     def jackknife(cls, value: float, *groups: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Estimate:
         """A value with the interval that `jackknife` gives it."""
         return cls(value, *jackknife(value, *groups, confidence=confidence))
+
+    @classmethod
+    def of_share(cls, hits: Bool[np.ndarray, " n"]) -> Estimate:
+        """The share of independent cases that are hits, with the score interval of Wilson (1927)."""
+        interval = binomtest(int(hits.sum()), len(hits)).proportion_ci(CONFIDENCE, method="wilson")
+        return cls(float(hits.mean()), float(interval.low), float(interval.high))
+
+    @classmethod
+    def of_paired_shares(cls, before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"]) -> Estimate:
+        """The share of hits after less the share before, of the same independent cases.
+
+        The interval is the adjusted Wald interval of Bonett & Price (2012), which has a width where no case changes.
+        """
+        n = len(before) + 2
+        # p₊ and p₋ of one case more that is gained and one that is lost; variance (p₊ + p₋ − (p₊ − p₋)²) / (n + 2)
+        gained, lost = ((after & ~before).sum() + 1) / n, ((before & ~after).sum() + 1) / n
+        middle = gained - lost
+        half = norm.ppf((1 + CONFIDENCE) / 2) * ((gained + lost - middle**2) / n) ** 0.5
+        value = float(after.mean() - before.mean())
+        return cls(value, float(max(middle - half, -1)), float(min(middle + half, 1)))
 
     @property
     def half_width(self) -> float:

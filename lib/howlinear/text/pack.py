@@ -58,7 +58,7 @@ def pack(
             f"{rows} rows of {seq_len} tokens in 2 × {folds} folds: use at least {4 * folds * seq_len} rows "
             "and sequences of two tokens or more"
         )
-    opening = _opening(tokenizer)
+    opening = opening_of(tokenizer)
     length = seq_len - len(opening)
     held_out = round(rows * (1 - TRAIN_SHARE) / seq_len)
     to_fit_on = round(rows / seq_len) - held_out
@@ -133,7 +133,7 @@ def pack_contiguous(
             f"{rows} rows of {seq_len} tokens with a tail of {tail}: each side needs {folds} sequences or more, of two "
             "tokens or more"
         )
-    opening = _opening(tokenizer)
+    opening = opening_of(tokenizer)
     length = seq_len - len(opening)
     pieces: list[np.ndarray] = []
     lacking = sequences * length
@@ -162,9 +162,13 @@ def _encoded(
     end = _end_of_document(tokenizer)
     while batch := list(islice(documents, BATCH)):
         texts = [document.text for document, _ in batch]
-        encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        for (document, side), ids in zip(batch, encoded, strict=True):
+        for (document, side), ids in zip(batch, encode(texts, tokenizer), strict=True):
             yield document, side, np.array([*ids, end])
+
+
+def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """The token ids of texts, every one of them plain text."""
+    return tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
 
 
 def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -178,7 +182,7 @@ def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
     )
 
 
-def _opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def opening_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """What a sequence begins with: the tokenizer's BOS if it begins a text with it, or else nothing."""
     bos = tokenizer.bos_token_id
     begins = tokenizer("a", verbose=False)["input_ids"][:1]

@@ -69,7 +69,7 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
         InputError: a column of what has none, or not a column of texts.
     """
     if is_table(path):
-        return column_of(_read_table(path), column, str(path)), ""
+        return column_of(read_table(path), column, str(path)), ""
     if path.is_dir():
         return _read_folder(path, column)
     if column is not None:
@@ -133,7 +133,7 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
         raise _without_columns(folder)
     for path in paths:
         try:
-            texts += column_of(_read_table(path), column, str(path)) if is_table(path) else [read_text(path)]
+            texts += column_of(read_table(path), column, str(path)) if is_table(path) else [read_text(path)]
         except HowlinearError:
             if is_table(path) and _ending(path) != ".json":
                 raise
@@ -146,7 +146,7 @@ def _without_columns(path: Path) -> InputError:
     return InputError(f"{path} has no columns: leave text_column out, or give a file that ends in {', '.join(TABLES)}")
 
 
-def _read_table(path: Path) -> Any:
+def read_table(path: Path) -> Any:
     """A table as pandas reads it, its cells as they are written.
 
     Raises:

@@ -17,6 +17,7 @@ from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.output_folder import OURS
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.instrument.accuracy import Accuracy
 from howlinear.models.decilm import DeciLMConfig
 from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replaced, units_left
@@ -56,10 +57,12 @@ def compressed_card(
     max_parameters: float | None = None,
     written: PreTrainedModel | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    accuracies: tuple[Accuracy, Accuracy] | None = None,
 ) -> str:
     """The card of a compressed model.
 
-    `written` is what lies in the folder, if that is another form; with a `tokenizer`, both models go on with a text.
+    `written` is what lies in the folder, if that is another form; with a `tokenizer`, both models go on with a text;
+    `accuracies` are of both on the same questions, before and after.
     """
     kept = {}
     if isinstance(outcome, Compressed):
@@ -84,6 +87,8 @@ def compressed_card(
         written=written or after,
         sample=_sample(before, after, rows, tokenizer) if tokenizer is not None else None,
         continued=CONTINUED,
+        accuracies=accuracies,
+        accuracy_table=None if accuracies is None else _accuracy_table(*accuracies),
     )
 
 
@@ -139,6 +144,18 @@ def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, outcome
             f"perplexity on held-out `{corpus}`": f"{perplexity:.2f}",
             f"tokens per second on it (threads: {threads})": f"{speed:,.0f}",
         }
+    return _markdown(pd.DataFrame(columns).rename_axis("").reset_index())
+
+
+def _accuracy_table(before: Accuracy, after: Accuracy) -> str:
+    """Accuracies with their intervals, before and after."""
+    columns = {
+        label: {
+            "accuracy": str(found.estimate),
+            "accuracy by log-likelihood per character": str(found.estimate_normalised),
+        }
+        for label, found in (("before", before), ("after", after))
+    }
     return _markdown(pd.DataFrame(columns).rename_axis("").reset_index())
 
 

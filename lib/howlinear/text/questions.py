@@ -1,0 +1,115 @@
+"""Multiple-choice questions as people have them: tables with a question, its choices and the right one in each row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from howlinear.errors import InputError
+from howlinear.text.plain import TABLES, as_list, cells_of, check_not_splits, check_strings, is_table, read_table
+
+COLUMNS = {"question": ("question", "context", "query"), "choices": ("choices",), "answer": ("answer", "answerKey")}
+"""What a row holds → the names of columns that may hold it."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its choices.
+
+    Attributes:
+        text: what a model reads before a choice.
+        choices: two or more.
+        answer: the index of the right one.
+    """
+
+    text: str
+    choices: list[str]
+    answer: int
+
+
+def read_questions(questions: Any) -> list[Question]:
+    """The questions in a table, one a row; rows are counted from 0 in errors.
+
+    Args:
+        questions: the path of a table (`plain.TABLES`); a `datasets.Dataset`, or a table of pandas, polars or pyarrow;
+            or a list of dicts. `question` (or `context` or `query`) is a text. `choices` is a list of strings, in a CSV
+            as JSON; or, as of ARC, `{"text": […], "label": […]}`. `answer` (or `answerKey`) is one of the labels; where
+            there are none, the index from 0 or the letter from A.
+
+    Raises:
+        SourceError: a file that cannot be read.
+        InputError: no such table, or a row that is no question; names the row.
+    """
+    check_not_splits(questions)
+    table = questions
+    if isinstance(questions, str | Path):
+        path = Path(questions)
+        if not is_table(path):
+            raise InputError(f"{path} is no table of questions: give a file that ends in {', '.join(TABLES)}")
+        table = read_table(path)
+    elif isinstance(questions, list | tuple) and all(isinstance(row, Mapping) for row in questions):
+        table = pd.DataFrame(list(questions), dtype=object)
+    names = getattr(table, "column_names", None)
+    names = getattr(table, "columns", None) if names is None else names
+    if names is None or len(names) == 0:
+        raise InputError(f"a {type(questions).__name__} is no table of questions: give a path, a data set or dicts")
+    cells = []
+    for part, usual in COLUMNS.items():
+        name = next((name for name in usual if name in names), None)
+        if name is None:
+            there = ", ".join(map(str, names))
+            raise InputError(f"the columns are {there}, and none holds the {part}: call it {' or '.join(usual)}")
+        cells.append(cells_of(table, name))
+    if not cells[0]:
+        raise InputError("a table of 0 questions: give one or more")
+    return [_question(row, *of_row) for row, of_row in enumerate(zip(*cells, strict=True))]
+
+
+def _question(row: int, text: Any, choices: Any, answer: Any) -> Question:
+    """The question of a row.
+
+    Raises:
+        InputError: it is none.
+    """
+    check_strings([text], "the column of questions", row)
+    choices, labels = _choices(row, choices)
+    if not all(part.strip() for part in (text, *choices)):
+        raise InputError(f"row {row}: the question or a choice is blank, and a model reads both: give text")
+    if str(answer) in (labels or list(ascii_uppercase[: len(choices)])):
+        return Question(text, choices, (labels or list(ascii_uppercase)).index(str(answer)))
+    if labels is None and str(answer).isdecimal() and int(answer) < len(choices):
+        return Question(text, choices, int(answer))
+    taken = f"one of the labels {', '.join(labels)}" if labels else "the index from 0 or the letter from A"
+    raise InputError(f"row {row}: the answer to {len(choices)} choices is {answer!r:.40}: give {taken}")
+
+
+def _choices(row: int, cell: Any) -> tuple[list[str], list[str] | None]:
+    """The choices in a cell, and their labels if they have some.
+
+    Raises:
+        InputError: there are no two, or not a label for each.
+    """
+    given = cell
+    if isinstance(cell, str):
+        try:
+            cell = json.loads(cell)
+        except json.JSONDecodeError:
+            cell = None
+    labels = None
+    if isinstance(cell, Mapping):
+        labels, cell = cell.get("label"), cell.get("text")
+        labels = [str(label) for label in as_list(labels)] if isinstance(labels, list | tuple | np.ndarray) else []
+    if not isinstance(cell, list | tuple | np.ndarray) or len(cell) < 2:
+        raise InputError(f"row {row}: choices are {given!r:.60}: give a list of two or more, in a CSV as JSON")
+    if labels is not None and len(set(labels)) != len(cell):
+        raise InputError(f"row {row}: {len(cell)} choices with the labels {labels}: give each a label of its own")
+    choices = as_list(cell)
+    check_strings(choices, f"choices of row {row}")
+    return choices, labels
