@@ -461,6 +461,7 @@ def test_what_is_no_text_is_one_line(model, ids, maps, kind):
 
 
 TAKING_A_MODEL = FUNCTIONS | {
+    "accuracy": lambda model, text, maps: hl.accuracy(model, [{"question": "q", "choices": ["x", "y"], "answer": 0}]),
     "swap": lambda model, text, maps: hl.swap(model, maps).__enter__(),
     "replace": lambda model, text, maps: hl.replace(model, maps),
     "sites": lambda model, text, maps: hl.sites(model),

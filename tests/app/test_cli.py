@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files import paths
 from howlinear.ideas.compression.folder import save
+from howlinear.instrument.accuracy import accuracy
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change, perplexity
@@ -757,6 +759,43 @@ def test_compress_writes_a_folder_that_costs_what_it_says(howlinear, text, folde
     _, small, _ = check_costs(said, folder, out, text, seed=3)
     assert sum(line.startswith("It stopped ") for line in said.splitlines()) == 1
     assert sorted(re.findall(r"^ +\d +(\d) +[+-]", said, re.MULTILINE)) == [str(b) for b in replaced(small.config)]
+
+
+def test_compress_asks_both_models_the_questions_of_a_task(howlinear, text, folder, tmp_path):
+    task, written = tmp_path / "mine.jsonl", tmp_path / "out.json"
+    alike = [word for word in WORDS if len(word) == 5]  # so that no choice is the likelier for being short
+    pairs = itertools.islice(itertools.permutations(alike, 2), 40)
+    rows = [{"question": f"alpha{i}", "choices": pair, "answer": i % 2} for i, pair in enumerate(pairs)]
+    task.write_text("\n".join(map(json.dumps, rows)))
+    options = ("--corpus", text, "--rows", 4096, "--max-dppl", 1e6, "--json", written)
+    code, said, err = howlinear("compress", folder, "--task", task, "--out", tmp_path / "small", *options)
+    assert (code, err) == (0, "")
+    before, after = (accuracy(load_model(path), task) for path in (folder, tmp_path / "small"))
+    assert before.correct.tolist() != after.correct.tolist()
+    change = after.change_from(before)
+    interval = f"(95 % interval {change.low:+.2f} to {change.high:+.2f}"
+    (line,) = (line for line in said.splitlines() if line.startswith("mine.jsonl, 40 questions"))
+    for part in (f"{before.estimate} → {after.estimate}", f"{change.value:+.2f} {interval}", "0.50"):
+        assert part in line
+    card = unpadded((tmp_path / "small/README.md").read_text())
+    both = [f"| {before.estimate} | {after.estimate} |"]
+    both += [f"| {before.estimate_normalised} | {after.estimate_normalised} |"]
+    for part in (*both, interval, "`mine.jsonl`"):
+        assert part in card
+    assert str(tmp_path) not in card
+    numbers = json.loads(written.read_text())
+    found = [numbers[name] for name in ("accuracy_before", "accuracy_after", "accuracy_change", "chance")]
+    expected = [before.estimate.value, after.estimate.value, change.value, 0.5]
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_task_without_an_answer_is_refused_before_any_work(refused, monkeypatch, text, folder, tmp_path):
+    monkeypatch.setattr("howlinear.load_model", None)  # would fail if it came to that
+    (tmp_path / "mine.csv").write_text('question,choices,answer\nalpha,"[""x"", ""y""]",C\n')
+    options = ("--corpus", text, "--max-dppl", 1, "--out", tmp_path / "small")
+    refused("row 0", "compress", folder, "--task", tmp_path / "mine.csv", *options)
+    refused("cannot read", "compress", folder, "--task", tmp_path / "none.csv", *options)
+    assert not (tmp_path / "small").exists()
 
 
 def test_compress_goes_on_from_a_folder_of_its_own(howlinear, text, folder, tmp_path):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
+from scipy.stats import binom, multinomial, norm, ttest_1samp
 from scipy.stats import t as student_t
-from scipy.stats import ttest_1samp
 
 from howlinear.core.intervals import Estimate, fold_means, half_width, jackknife
 from howlinear.errors import InputError
@@ -50,3 +50,42 @@ def test_fewer_than_two_folds_cannot_be_left_out(fold):
 
 def test_an_estimate_is_three_cells_of_a_table():
     assert Estimate(0.36, 0.32, 0.40).columns("r2") == {"r2": 0.36, "r2_low": 0.32, "r2_high": 0.40}
+
+
+# --- shares
+
+
+def test_the_interval_of_a_share_solves_wilsons_equation():
+    found = Estimate.of_share(np.arange(40) < 13)
+    assert found.value == 13 / 40
+    for p in (found.low, found.high):  # |p̂ − p| = z √(p (1 − p) / n)
+        assert abs(13 / 40 - p) == pytest.approx(norm.ppf(0.975) * (p * (1 - p) / 40) ** 0.5)
+
+
+def covered(intervals, truth, probabilities):
+    return sum(p for each, p in zip(intervals, probabilities, strict=True) if not each.excludes(truth))
+
+
+@pytest.mark.parametrize("p", [0.25, 0.6])
+def test_the_interval_of_a_share_holds_the_truth_as_often_as_it_says(p):
+    intervals = [Estimate.of_share(np.arange(50) < k) for k in range(51)]
+    assert 0.93 < covered(intervals, p, binom.pmf(range(51), 50, p)) < 0.98
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0.1, 0.2), (0.02, 0.1), (0.05, 0.05)])
+def test_the_paired_interval_holds_the_truth_as_often_as_it_says(gained, lost):
+    n = 40
+    cases = [(g, k) for g in range(n + 1) for k in range(n + 1 - g)]
+    place = np.arange(n)
+    intervals = [Estimate.of_paired_shares((place >= g) & (place < g + k), place < g) for g, k in cases]
+    chances = [multinomial.pmf([g, k, n - g - k], n, [gained, lost, 1 - gained - lost]) for g, k in cases]
+    assert sum(chances) == pytest.approx(1)
+    assert covered(intervals, gained - lost, chances) > 0.94
+
+
+def test_no_change_has_an_interval_with_a_width():
+    hits = np.arange(30) < 10
+    found = Estimate.of_paired_shares(hits, hits)
+    half = norm.ppf(0.975) * (2 / 32**2) ** 0.5  # of one case more each way
+    assert found.value == 0
+    assert (found.low, found.high) == pytest.approx((-half, half))

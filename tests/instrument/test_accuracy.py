@@ -1,0 +1,199 @@
+"""Accuracy by log-likelihood: against a plain loop, on planted answers, and the gates that every model passes."""
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, processors
+from torch import nn
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+import howlinear as hl
+from howlinear.errors import InputError, SourceError
+
+WORDS = ["red", "blue", "a house by the sea", "42", "green leaves", "x"]
+
+
+@pytest.fixture
+def model(gpt2, tokenizer):
+    gpt2.resize_token_embeddings(len(tokenizer))
+    return gpt2
+
+
+def questions(count=24, seed=0):
+    """Questions of two to four choices, of any length, with answers by chance."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        choices = [str(word) for word in random.choice(WORDS, random.integers(2, 5), replace=False)]
+        text = "what is it? " * random.integers(1, 4) + str(number) + random.choice(["", " ", "\n"])
+        rows.append({"question": text, "choices": choices, "answer": int(random.integers(len(choices)))})
+    return rows
+
+
+def sums_by_hand(model, tokenizer, row, opening=()):
+    """Σ log p of each choice's tokens, one token after another."""
+    found = []
+    for choice in row["choices"]:
+        text = row["question"]
+        blank = "" if text[-1].isspace() else " "
+        before = [*opening, *tokenizer(text.rstrip(), add_special_tokens=False)["input_ids"]]
+        ids = [*opening, *tokenizer(text + blank + choice, add_special_tokens=False)["input_ids"]]
+        total = 0.0
+        for place in range(len(before), len(ids)):
+            with torch.no_grad():
+                scores = model(input_ids=torch.tensor([ids[:place]])).logits[0, -1].double()
+            total += float(scores.log_softmax(-1)[ids[place]])
+        found.append(total)
+    return np.array(found)
+
+
+def check_by_hand(found, model, tokenizer, rows, opening=()):
+    sums = [sums_by_hand(model, tokenizer, row, opening) for row in rows]
+    characters = [np.array([len(choice) for choice in row["choices"]]) for row in rows]
+    answers = [row["answer"] for row in rows]
+    assert found.correct.tolist() == [np.argmax(nats) == answer for nats, answer in zip(sums, answers, strict=True)]
+    per_character = [np.argmax(nats / count) for nats, count in zip(sums, characters, strict=True)]
+    assert found.correct_normalised.tolist() == [a == b for a, b in zip(per_character, answers, strict=True)]
+    assert found.chance == pytest.approx(np.mean([1 / len(row["choices"]) for row in rows]))
+    return sums
+
+
+def test_by_a_plain_loop(model, tokenizer):
+    rows = questions()
+    found = hl.accuracy(model, rows, tokenizer)
+    check_by_hand(found, model, tokenizer, rows)
+    assert found.correct.tolist() != found.correct_normalised.tolist()
+
+
+def test_a_sequence_begins_with_a_bos_where_the_tokenizer_says_so(model, tokenizer):
+    rows = questions()
+    begins = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
+    )
+    bos = (tokenizer.bos_token, tokenizer.bos_token_id)
+    begins.backend_tokenizer.post_processor = processors.TemplateProcessing(f"{bos[0]} $A", special_tokens=[bos])
+    assert begins("a")["input_ids"][0] == bos[1]
+    sums = check_by_hand(hl.accuracy(model, rows, begins), model, begins, rows, opening=[bos[1]])
+    assert not np.allclose(np.concatenate(sums), np.concatenate([sums_by_hand(model, begins, row) for row in rows]))
+
+
+def test_batches_of_any_size_give_the_same(model, tokenizer, monkeypatch):
+    seen = []
+    found = hl.instrument.accuracy.log_likelihoods
+    monkeypatch.setattr(
+        "howlinear.instrument.accuracy.log_likelihoods", lambda *given: seen.append(found(*given)) or seen[-1]
+    )
+    rows = questions()
+    for size in (1, 7, 200):
+        hl.accuracy(model, rows, tokenizer, size)
+    expected = np.concatenate([sums_by_hand(model, tokenizer, row) for row in rows])
+    for nats in seen:
+        np.testing.assert_allclose(nats, expected, rtol=1e-4)
+
+
+def test_a_blank_stands_between_unless_white_space_does(model, tokenizer):
+    rows = questions()
+    spaced = [row | {"question": row["question"].rstrip() + " "} for row in rows]
+    bare = [row | {"question": row["question"].rstrip()} for row in rows]
+    before = [row | {"choices": [f" {choice}" for choice in row["choices"]]} for row in bare]
+    found = [hl.accuracy(model, each, tokenizer) for each in (spaced, bare, before)]
+    assert found[0].correct.tolist() == found[1].correct.tolist() == found[2].correct.tolist()
+
+
+def plant(model, tokenizer, favourite):
+    """Make a model that finds one byte likeliest everywhere, and all others alike."""
+    with torch.no_grad():
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.fill_(1.0)
+        model.lm_head.weight = nn.Parameter(torch.zeros_like(model.lm_head.weight))
+        model.lm_head.weight[tokenizer(favourite, add_special_tokens=False)["input_ids"][0]] = 1.0
+    return model
+
+
+def test_planted_answers_are_all_found_or_none(model, tokenizer):
+    plant(model, tokenizer, "y")
+    right = [{"question": f"{i}", "choices": ["yy", "nn", "mm"], "answer": "A"} for i in range(20)]
+    found = hl.accuracy(model, right, tokenizer)
+    assert (found.estimate.value, found.estimate_normalised.value, found.chance) == (1, 1, pytest.approx(1 / 3))
+    wrong = hl.accuracy(model, [row | {"answer": "B"} for row in right], tokenizer)
+    assert wrong.estimate.value == 0
+    change = wrong.change_from(found)
+    assert change.value == -1
+    assert change.high < -0.7
+
+
+def test_length_counts_for_the_sum_and_not_per_character(model, tokenizer):
+    """All bytes alike: the shortest choice has the largest sum, and per character the blank's share is smallest of all.
+
+    log p(" " + choice) / characters = −(c + 1) / c · log V, largest for the longest.
+    """
+    plant(model, tokenizer, "\x00")
+    rows = [{"question": "q", "choices": ["long words", "no"], "answer": answer} for answer in (0, 1, 1)]
+    found = hl.accuracy(model, rows, tokenizer)
+    assert found.correct.tolist() == [False, True, True]
+    assert found.correct_normalised.tolist() == [True, False, False]
+
+
+def test_answers_by_chance_are_met_by_chance(model, tokenizer):
+    found = hl.accuracy(model, questions(600, seed=1), tokenizer, 64)
+    assert abs(found.estimate.value - found.chance) < 4 * (0.25 / 600) ** 0.5
+
+
+def test_one_row_of_a_table(model, tokenizer, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('[{"question": "q", "choices": ["x", "y"], "answer": 0}]')
+    found = hl.accuracy(model, path, tokenizer)
+    (row,) = found.to_frame().to_dict("records")
+    assert (row["task"], row["questions"], row["chance"]) == ("mine.json", 1, 0.5)
+    assert row["accuracy"] == found.estimate.value
+    assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
+
+
+def test_a_named_model_brings_its_tokenizer_and_a_mode_comes_back():
+    rows = questions(4)
+    model = hl.load_model("mini-gpt2").train()
+    by_object = hl.accuracy(model, rows)
+    assert model.training
+    assert by_object.correct.tolist() == hl.accuracy("mini-gpt2", rows).correct.tolist()
+
+
+# --- refused
+
+
+def test_a_question_that_the_model_cannot_read_is_named(model, tokenizer):
+    rows = questions(3)
+    longest = model.config.n_positions
+    rows[2]["question"] = "a" * longest
+    with pytest.raises(InputError, match=f"row 2: .* at most {longest}"):
+        hl.accuracy(model, rows, tokenizer)
+
+
+def test_a_choice_without_a_token_is_named(model):
+    few = Tokenizer(models.BPE({"q": 0, "x": 1}, []))  # leaves out all other letters, and blanks
+    rows = [{"question": "q", "choices": ["x", other], "answer": 0} for other in "qz"]
+    with pytest.raises(InputError, match="row 1"):
+        hl.accuracy(model, rows, PreTrainedTokenizerFast(tokenizer_object=few))
+
+
+def test_a_log_likelihood_that_is_not_finite_names_the_row(model, tokenizer):
+    model.transformer.wte.weight.data[tokenizer("Z")["input_ids"][0]] = float("nan")
+    model.lm_head.weight = nn.Parameter(model.transformer.wte.weight.detach().nan_to_num())
+    rows = questions(5)
+    rows[3]["question"] += "Z"
+    with pytest.raises(InputError, match="row 3"):
+        hl.accuracy(model, rows, tokenizer)
+
+
+def test_what_is_no_model_for_it_is_one_line(model, tokenizer):
+    rows = questions(2)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    with pytest.raises(InputError, match="predicts no next token"):
+        hl.accuracy(BertModel(BertConfig(**sizes)), rows, tokenizer)
+    with pytest.raises(InputError, match="no transformers model"):
+        hl.accuracy(nn.Linear(2, 2), rows, tokenizer)
+    with pytest.raises(SourceError, match="no tokenizer"):
+        hl.accuracy(model, rows)
+    with pytest.raises(InputError, match="batch_size"):
+        hl.accuracy(model, rows, tokenizer, 0)
+    with pytest.raises(InputError, match="not paired"):
+        hl.accuracy(model, rows, tokenizer).change_from(hl.accuracy(model, rows[:1], tokenizer))
