@@ -30,6 +30,15 @@ def questions(count=24, seed=0):
     return rows
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """The log-likelihoods of each call."""
+    each, found = [], hl.instrument.accuracy.log_likelihoods
+    place = "howlinear.instrument.accuracy.log_likelihoods"
+    monkeypatch.setattr(place, lambda *given: each.append(found(*given)) or each[-1])
+    return each
+
+
 def sums_by_hand(model, tokenizer, row, opening=()):
     """Σ log p of each choice's tokens, one token after another."""
     found = []
@@ -47,57 +56,46 @@ def sums_by_hand(model, tokenizer, row, opening=()):
     return np.array(found)
 
 
-def check_by_hand(found, model, tokenizer, rows, opening=()):
-    sums = [sums_by_hand(model, tokenizer, row, opening) for row in rows]
-    characters = [np.array([len(choice) for choice in row["choices"]]) for row in rows]
-    answers = [row["answer"] for row in rows]
-    assert found.correct.tolist() == [np.argmax(nats) == answer for nats, answer in zip(sums, answers, strict=True)]
-    per_character = [np.argmax(nats / count) for nats, count in zip(sums, characters, strict=True)]
-    assert found.correct_normalised.tolist() == [a == b for a, b in zip(per_character, answers, strict=True)]
-    assert found.chance == pytest.approx(np.mean([1 / len(row["choices"]) for row in rows]))
-    return sums
-
-
 def test_by_a_plain_loop(model, tokenizer):
     rows = questions()
     found = hl.accuracy(model, rows, tokenizer)
-    check_by_hand(found, model, tokenizer, rows)
+    sums = [sums_by_hand(model, tokenizer, row) for row in rows]
+    per_character = [nats / [len(choice) for choice in row["choices"]] for nats, row in zip(sums, rows, strict=True)]
+    for correct, scores in ((found.correct, sums), (found.correct_normalised, per_character)):
+        chosen = [np.argmax(of_row) for of_row in scores]
+        assert correct.tolist() == [choice == row["answer"] for choice, row in zip(chosen, rows, strict=True)]
+    assert found.chance == pytest.approx(np.mean([1 / len(row["choices"]) for row in rows]))
     assert found.correct.tolist() != found.correct_normalised.tolist()
 
 
-def test_a_sequence_begins_with_a_bos_where_the_tokenizer_says_so(model, tokenizer):
-    rows = questions()
-    begins = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend_tokenizer, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
-    )
-    bos = (tokenizer.bos_token, tokenizer.bos_token_id)
-    begins.backend_tokenizer.post_processor = processors.TemplateProcessing(f"{bos[0]} $A", special_tokens=[bos])
-    assert begins("a")["input_ids"][0] == bos[1]
-    sums = check_by_hand(hl.accuracy(model, rows, begins), model, begins, rows, opening=[bos[1]])
-    assert not np.allclose(np.concatenate(sums), np.concatenate([sums_by_hand(model, begins, row) for row in rows]))
-
-
-def test_batches_of_any_size_give_the_same(model, tokenizer, monkeypatch):
-    seen = []
-    found = hl.instrument.accuracy.log_likelihoods
-    monkeypatch.setattr(
-        "howlinear.instrument.accuracy.log_likelihoods", lambda *given: seen.append(found(*given)) or seen[-1]
-    )
+def test_batches_of_any_size_give_the_same(model, tokenizer, seen):
     rows = questions()
     for size in (1, 7, 200):
         hl.accuracy(model, rows, tokenizer, size)
     expected = np.concatenate([sums_by_hand(model, tokenizer, row) for row in rows])
-    for nats in seen:
-        np.testing.assert_allclose(nats, expected, rtol=1e-4)
+    np.testing.assert_allclose(np.stack(seen), np.stack([expected] * 3), rtol=1e-4)
 
 
-def test_a_blank_stands_between_unless_white_space_does(model, tokenizer):
-    rows = questions()
-    spaced = [row | {"question": row["question"].rstrip() + " "} for row in rows]
-    bare = [row | {"question": row["question"].rstrip()} for row in rows]
-    before = [row | {"choices": [f" {choice}" for choice in row["choices"]]} for row in bare]
-    found = [hl.accuracy(model, each, tokenizer) for each in (spaced, bare, before)]
-    assert found[0].correct.tolist() == found[1].correct.tolist() == found[2].correct.tolist()
+def test_a_sequence_begins_with_a_bos_where_the_tokenizer_says_so(model, tokenizer, seen):
+    rows = questions(6)
+    hl.accuracy(model, rows, tokenizer)
+    bos = (tokenizer.bos_token, tokenizer.bos_token_id)
+    begins = tokenizer.backend_tokenizer
+    begins.post_processor = processors.TemplateProcessing(f"{bos[0]} $A", special_tokens=[bos])
+    begins = PreTrainedTokenizerFast(tokenizer_object=begins, bos_token=bos[0], eos_token=bos[0])
+    hl.accuracy(model, rows, begins)
+    opened = ([], [bos[1]])
+    expected = [np.concatenate([sums_by_hand(model, begins, row, opening) for row in rows]) for opening in opened]
+    np.testing.assert_allclose(np.stack(seen), np.stack(expected), rtol=1e-5)
+    assert not np.allclose(*expected, rtol=1e-4)
+
+
+def test_a_blank_stands_between_unless_white_space_does(model, tokenizer, seen):
+    bare = [row | {"question": row["question"].rstrip()} for row in questions(6)]
+    hl.accuracy(model, bare, tokenizer)
+    hl.accuracy(model, [row | {"question": row["question"] + " "} for row in bare], tokenizer)
+    hl.accuracy(model, [row | {"choices": [f" {choice}" for choice in row["choices"]]} for row in bare], tokenizer)
+    np.testing.assert_allclose(np.stack(seen[1:]), np.stack([seen[0]] * 2), rtol=1e-6)
 
 
 def plant(model, tokenizer, favourite):
@@ -149,12 +147,20 @@ def test_one_row_of_a_table(model, tokenizer, tmp_path):
     assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
 
 
-def test_a_named_model_brings_its_tokenizer_and_a_mode_comes_back():
-    rows = questions(4)
-    model = hl.load_model("mini-gpt2").train()
-    by_object = hl.accuracy(model, rows)
+def test_a_model_in_training_is_evaluated_and_goes_on(model, tokenizer, seen):
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.5
+    hl.accuracy(model, questions(6), tokenizer)
+    hl.accuracy(model.train(), questions(6), tokenizer)
     assert model.training
-    assert by_object.correct.tolist() == hl.accuracy("mini-gpt2", rows).correct.tolist()
+    np.testing.assert_array_equal(*seen)
+
+
+def test_a_named_model_brings_its_tokenizer(seen):
+    for model in ("mini-gpt2", hl.load_model("mini-gpt2")):
+        hl.accuracy(model, questions(4))
+    np.testing.assert_array_equal(*seen)
 
 
 # --- refused
@@ -168,11 +174,12 @@ def test_a_question_that_the_model_cannot_read_is_named(model, tokenizer):
         hl.accuracy(model, rows, tokenizer)
 
 
-def test_a_choice_without_a_token_is_named(model):
+@pytest.mark.parametrize("row", [{"choices": ["x", "z"]}, {"question": "z"}])
+def test_a_question_or_a_choice_without_a_token_is_named(model, row):
     few = Tokenizer(models.BPE({"q": 0, "x": 1}, []))  # leaves out all other letters, and blanks
-    rows = [{"question": "q", "choices": ["x", other], "answer": 0} for other in "qz"]
-    with pytest.raises(InputError, match="row 1"):
-        hl.accuracy(model, rows, PreTrainedTokenizerFast(tokenizer_object=few))
+    good = {"question": "q", "choices": ["x", "q"], "answer": 0}
+    with pytest.raises(InputError, match=r"row 1: .*\btoken\b"):
+        hl.accuracy(model, [good, good | row], PreTrainedTokenizerFast(tokenizer_object=few))
 
 
 def test_a_log_likelihood_that_is_not_finite_names_the_row(model, tokenizer):

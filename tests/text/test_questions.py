@@ -81,7 +81,7 @@ BAD_CELLS = {
 
 @pytest.mark.parametrize(("column", "cell"), [(column, cell) for column, cells in BAD_CELLS.items() for cell in cells])
 def test_a_row_that_is_no_question_is_named(column, cell):
-    rows = [*ROWS, {"question": "q", "choices": ["x", "y"], "answer": 0} | {column: cell}]
+    rows = [*ROWS, {"question": "q", "choices": ["x", "y"], "answer": "A"} | {column: cell}]
     with pytest.raises(InputError, match=r"(row|place) 2\b|choices of row 2\b") as error:
         read_questions(rows)
     assert "\n" not in str(error.value)
@@ -98,10 +98,19 @@ def test_of_labels_no_index_and_no_other_letter_is_taken(answer):
     [
         *(None, 3, [], ["q"], {"question": ["q"]}, "no/such.jsonl", "no-such-name", [{"question": "q"}]),
         *(pd.DataFrame({"question": [], "choices": [], "answer": []}), pd.DataFrame()),
-        datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)),
     ],
 )
 def test_what_is_no_table_of_questions_is_one_line(brought):
     with pytest.raises(HowlinearError) as error:
         read_questions(brought)
     assert "\n" not in str(error.value)
+
+
+def test_of_splits_one_is_to_be_given():
+    with pytest.raises(InputError, match=r"\['test'\]"):
+        read_questions(datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)))
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"\.jsonl"):
+        read_questions(written(tmp_path, ".jsonl").rename(tmp_path / "questions.txt"))
