@@ -790,7 +790,7 @@ def test_compress_asks_both_models_the_questions_of_a_task(howlinear, text, fold
 
 
 def test_a_task_without_an_answer_is_refused_before_any_work(refused, monkeypatch, text, folder, tmp_path):
-    monkeypatch.setattr("howlinear.load_model", None)  # would fail if it came to that
+    monkeypatch.setattr("howlinear.instrument.layerwise.opened", None)  # would fail if it came to that
     (tmp_path / "mine.csv").write_text('question,choices,answer\nalpha,"[""x"", ""y""]",C\n')
     options = ("--corpus", text, "--max-dppl", 1, "--out", tmp_path / "small")
     refused("row 0", "compress", folder, "--task", tmp_path / "mine.csv", *options)
