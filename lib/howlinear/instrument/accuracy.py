@@ -20,13 +20,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import LOSS_BATCH, batch_losses, targets_of
+from howlinear.instrument.perplexity import LOSS_BATCH, NO_TARGET, batch_losses
 from howlinear.models.checks import check_count, check_ids, evaluating, longest_sequence
+from howlinear.models.ffn_sites import device_of
 from howlinear.models.forward import running
 from howlinear.models.load import check_causal, model_of, tokenizer_of
 from howlinear.text.pack import encode, opening_of
 from howlinear.text.questions import Question, read_questions
-from howlinear.text.rows import keywords_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +172,7 @@ def log_likelihoods(
     """
     found = np.empty(len(continuations))
     order = np.argsort([len(each.ids) for each in continuations], kind="stable")  # of one length, so little padding
+    device = device_of(model)
     with evaluating(model), running(model):
         for places in np.split(order, range(batch_size, len(order), batch_size)):
             batch = [continuations[place] for place in places]
@@ -180,7 +181,7 @@ def log_likelihoods(
             position = torch.arange(ids.shape[1])
             within = position < torch.tensor([[len(each.ids)] for each in batch])
             scored = within & (position >= torch.tensor([[each.start] for each in batch]))
-            inputs = {"input_ids": ids, "attention_mask": within.long()}
-            means = batch_losses(model, keywords_of(model, inputs, torch.arange(len(ids))), targets_of(ids, scored))
+            inputs = {"input_ids": ids.to(device), "attention_mask": within.long().to(device), "use_cache": False}
+            means = batch_losses(model, inputs, ids.masked_fill(~scored, NO_TARGET))
             found[places] = -(means * scored.sum(1)).numpy()
     return found

@@ -58,16 +58,22 @@ def seeded_hash(seed: int, text: str) -> bytes:
 def offline_documents(name: str, seed: int = 0) -> Iterator[Document]:
     """Documents of an offline corpus, file by file in an order that the seed decides; files are read as they come."""
     suffix, _ = OFFLINE[name]
-    files: dict[str, Path] = {}  # by their names from the package on, which are the same on every machine
-    for package in PACKAGES:
-        root = Path(find_spec(package).origin).parent
+    files = _files(tuple(Path(find_spec(package).origin).parent for package in PACKAGES), suffix)
+    for name_in_package in sorted(files, key=lambda file: seeded_hash(seed, file)):
+        for text in _texts_of(files[name_in_package], name):
+            yield Document(text, name_in_package)
+
+
+@cache  # folders are gone through once in a process
+def _files(roots: tuple[Path, ...], suffix: str) -> dict[str, Path]:
+    """The packages' files, by their names from the package on, which are the same on every machine."""
+    files = {}
+    for root in roots:
         for path in root.rglob(f"*{suffix}"):
             name_in_package = path.relative_to(root.parent).as_posix()
             if not _SKIPPED.search(name_in_package):
                 files[name_in_package] = path
-    for name_in_package in sorted(files, key=lambda file: seeded_hash(seed, file)):
-        for text in _texts_of(files[name_in_package], name):
-            yield Document(text, name_in_package)
+    return files
 
 
 @cache  # a file is parsed once in a process, however often it is drawn; all of them are 100 MB
