@@ -108,6 +108,7 @@ def swap_losses(
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
     model = unwrapped(model)
+    check_causal(model)
     check_ids(model, scored.ids)
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
     targets = targets_of(scored)
@@ -179,6 +180,7 @@ def swapped_passes(
         InputError: a model that predicts no next token, or a block that it does not have.
     """
     model = unwrapped(model)
+    check_causal(model)
     tokens = ids.clamp_min(0)  # `NO_TARGET` stands for padding
     check_ids(model, tokens)
     return _passes(model, swaps, ids.split(batch_size), tokens[:1].to(device_of(model)), score)
@@ -195,7 +197,6 @@ def _passes(
     site: str = "ffn",
 ) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
     """`swapped_passes` of batches of whatever `score` takes; on `first` it is tried whether layers can be recalled."""
-    check_causal(model)
     blocks = list(dict.fromkeys(block for block, _ in swaps.values()))
     base: list[Tensor] = []
     swapped: dict[Name, list[Tensor]] = {name: [] for name in swaps}
