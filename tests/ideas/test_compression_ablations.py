@@ -8,6 +8,7 @@ import torch
 
 from helpers.unit_rows import seen, short_rows, weighted_rows
 from howlinear.errors import InputError
+from howlinear.ideas.compression import ablations as compression_ablations
 from howlinear.ideas.compression import allocate
 from howlinear.ideas.compression.ablations import (
     ABLATIONS,
@@ -58,9 +59,10 @@ def lost(covariance, readout, kept):
 
 
 @pytest.mark.parametrize("panel", [1, 7, 64])
-def test_selection_is_that_of_trying_every_unit(panel):
+def test_selection_is_that_of_trying_every_unit(panel, monkeypatch):
+    monkeypatch.setattr(compression_ablations, "PANEL", panel)
     covariance, readout = correlated()
-    found = select(covariance, readout, panel)
+    found = select(covariance, readout)
     taken = []
     for step in range(UNITS // 2):
         losses = {unit: lost(covariance, readout, [*taken, unit]) for unit in range(UNITS) if unit not in taken}

@@ -74,6 +74,7 @@ BAD_CELLS = {
     "choices": [
         *(None, 3, "x or y", '"x"', "[]", ["x"], ["x", 2], ["x", ""], {"x": 1, "y": 2}, {"text": ["x", "y"]}),
         *({"text": ["x", "y"], "label": ["A"]}, {"text": ["x", "y"], "label": ["A", "A"]}),
+        {"text": ["x", "y"], "label": ["A", "A", "B"]},
     ],
     "answer": [None, -1, 2, "C", "x", "", True, 1.0, [0]],
 }
@@ -85,6 +86,18 @@ def test_a_row_that_is_no_question_is_named(column, cell):
     with pytest.raises(InputError, match=r"(row|place) 2\b|choices of row 2\b") as error:
         read_questions(rows)
     assert "\n" not in str(error.value)
+
+
+def test_of_two_columns_of_a_name_none_is_taken():
+    table = pd.DataFrame(ROWS)
+    with pytest.raises(InputError, match="one 'question'"):
+        read_questions(pd.concat([table, table["question"]], axis=1))
+
+
+def test_beside_a_gap_the_row_without_an_answer_is_named():
+    table = pd.DataFrame({"question": "q", "choices": [["x", "y"]] * 3, "answer": [0, None, 1]})
+    with pytest.raises(InputError, match=r"row 1\b"):
+        read_questions(table)
 
 
 @pytest.mark.parametrize("answer", ["0", "C", 0])

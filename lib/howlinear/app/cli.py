@@ -158,10 +158,6 @@ def measure(
     models: Annotated[
         list[str], typer.Argument(help=f"{MODEL}; several are measured one after the other", metavar="MODEL...")
     ],
-    task: Annotated[
-        Path | None,
-        typer.Option(help="a table of multiple-choice questions (.jsonl, .json, .csv, .parquet): accuracy on the card"),
-    ] = None,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     text_column: TextColumn = None,
@@ -558,8 +554,8 @@ def compress(
     loaded, text = read_inputs(model, corpus, reading)
     if decilm:
         check_llama(loaded)
-    before = None if task is None else hl.accuracy(loaded, task, text.tokenizer, batch_size)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
+    before = None if task is None else hl.accuracy(loaded, task, text.tokenizer, batch_size)
     progress = sys.stderr.isatty()
     if units:
         multiple = MULTIPLE if decilm else 1

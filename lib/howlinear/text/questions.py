@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -66,9 +67,14 @@ def read_questions(questions: Any) -> list[Question]:
         if name is None:
             there = ", ".join(map(str, names))
             raise InputError(f"the columns are {there}, and none holds the {part}: call it {' or '.join(usual)}")
+        if list(names).count(name) > 1:
+            raise InputError(f"the columns are {', '.join(map(str, names))}: give a table with one {name!r}")
         cells.append(cells_of(table, name))
     if not cells[0]:
         raise InputError("a table of 0 questions: give one or more")
+    for row, answer in enumerate(cells[-1]):  # before any is looked at: beside a gap pandas makes integers floats
+        if answer is None or (isinstance(answer, float) and isnan(answer)):
+            raise InputError(f"row {row}: there is no answer: give the index from 0, the letter from A, or a label")
     return [_question(row, *of_row) for row, of_row in enumerate(zip(*cells, strict=True))]
 
 
@@ -108,7 +114,7 @@ def _choices(row: int, cell: Any) -> tuple[list[str], list[str] | None]:
         labels = [str(label) for label in as_list(labels)] if isinstance(labels, list | tuple | np.ndarray) else []
     if not isinstance(cell, list | tuple | np.ndarray) or len(cell) < 2:
         raise InputError(f"row {row}: choices are {given!r:.60}: give a list of two or more, in a CSV as JSON")
-    if labels is not None and len(set(labels)) != len(cell):
+    if labels is not None and not len(labels) == len(set(labels)) == len(cell):
         raise InputError(f"row {row}: {len(cell)} choices with the labels {labels}: give each a label of its own")
     choices = as_list(cell)
     check_strings(choices, f"choices of row {row}")
