@@ -16,7 +16,7 @@
 #
 # **You need** to have seen a straight line fitted to points; only the exercises need Python. **You learn** to fit a
 # line to a block's rows by hand, to say what $R^2$ is a share of, and why it is scored on rows that the line has not
-# seen. **Time** 30 minutes to read, half a minute to run.
+# seen. **Time** 30 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook looks at the first model alone; its words are about a GPT-2

@@ -15,7 +15,7 @@
 # (FFN), which does not. If we stand beside the FFN while the model reads, what do we see?
 #
 # **You need** notebook 00. **You learn** what goes into a block and what comes out, and to describe a cloud of inputs
-# by how many directions it fills. **Time** 15 minutes to read, one to run: the embedded models on one core, here and in
+# by how many directions it fills. **Time** 15 minutes to read, 1 to run: the embedded models on one core, here and in
 # all notebooks that follow. (`seconds` in each `run.json` of `results/public` says how long the public models take.)
 
 # %% tags=["parameters"]

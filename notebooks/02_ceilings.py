@@ -14,9 +14,8 @@
 # **Question.** Take the cloud of pairs $(x, y)$ from notebook 01. What share of the output's variance does the
 # least-squares affine map explain, on text it has not seen?
 #
-# **You need** notebook 01. **You learn** to read a *profile*, $R^2_{\mathrm{lin}}$ against depth, with its
-# intervals, and to keep apart how linear a block is and what its line costs. **Time** 35 minutes to read, one or two to
-# run.
+# **You need** notebook 01. **You learn** to read a *profile*, $R^2_{\mathrm{lin}}$ against depth, with its intervals,
+# and to keep apart how linear a block is and what its line costs. **Time** 35 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -15,7 +15,7 @@
 # straight, or only the little of it that is loud?
 #
 # **You need** notebook 02, eigenvalues. **You learn** which outputs decide a pooled $R^2$, and to look at the median
-# feature and the effective rank before you believe a high one. **Time** 30 minutes to read, one to run.
+# feature and the effective rank before you believe a high one. **Time** 30 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -16,7 +16,7 @@
 # loss?
 #
 # **You need** notebook 02. **You learn** in which order training makes a profile, and how to check that it is no noise.
-# **Time** 30 minutes to read, four to run: a small model is trained while you watch.
+# **Time** 30 minutes to read, 4 to run: a small model is trained while you watch.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
@@ -252,6 +252,7 @@ print(f"- R² settles before the loss → in {earlier} {of_runs} (median block)"
 # %%
 from dataclasses import replace
 
+from howlinear.files.tables import with_ends
 from howlinear.training.loop import train
 from howlinear.training.minis import new_model
 
@@ -279,7 +280,7 @@ live = Trajectory.of("live", snapshots)
 mean_rank = np.array([snapshot["rank"] for snapshot in snapshots]).mean(1)
 live_blocks = run.record("live_blocks", live.to_frame().drop(columns="run"))
 course = run.record("live", pd.DataFrame({"step": live.steps, "loss": live.loss, "rank": mean_rank / width}))
-parts = [f"{name}{end}" for name in ("token_share", "r2_between", "r2_within") for end in ("", "_low", "_high")]
+parts = [*with_ends("token_share"), *with_ends("r2_between"), *with_ends("r2_within")]
 live_tokens = run.record("live_tokens", pd.concat(by_token)[["step", "block", *parts]])
 
 # %% [markdown]

@@ -15,8 +15,8 @@
 # Is the rest of a higher degree, or is it of degree 2 and spread over more products than a small probe has?
 #
 # **You need** notebook 03 and its results; Hermite's polynomials come in here. **You learn** to read a degree spectrum
-# as shares of one variance, and why a degree says nothing of how many products it needs. **Time** 30 minutes to read,
-# five to run.
+# as shares of one variance, and why a degree says nothing of how many products it needs.
+# **Time** 30 minutes to read, 4 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

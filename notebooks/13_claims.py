@@ -16,7 +16,7 @@
 # they leave open?
 #
 # **You need** notebook 02; the others are where the numbers come from. **You learn** to turn a sentence into a
-# statistic, an interval and a threshold, and to judge it by them. **Time** 15 minutes to read, seconds to run.
+# statistic, an interval and a threshold, and to judge it by them. **Time** 15 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)

@@ -15,8 +15,8 @@
 # interpolation over a vocabulary, or how one token differs from context to context?
 #
 # **You need** notebooks 02 and 05; analysis of variance (refresher in 08). **You learn** to split a variance into what
-# a token decides and what its context does, without the bias of a token's own mean. **Time** 20 minutes to read, four
-# to run.
+# a token decides and what its context does, without the bias of a token's own mean.
+# **Time** 20 minutes to read, 3 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -1,18 +1,20 @@
-"""How long a notebook takes to read, as its header says: prose, code and figures at a reader's pace.
+"""How long a notebook takes, as its header says: to read, prose, code and figures at a reader's pace; and to run.
 
 `python -m tools.reading_time` writes the minutes into the headers; a test holds that they are there. Exercises are left
-out, for they take as long as they take, and so are imports, which nobody reads.
+out, for they take as long as they take, and so are imports, which nobody reads. Minutes to run are those of the
+embedded models, as last recorded.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 from pathlib import Path
 
 import jupytext
 
-from howlinear.files import atomic, paths
+from howlinear.files import atomic, paths, tables
 
 WORDS_A_MINUTE = 130
 LINES_A_MINUTE = 14
@@ -20,7 +22,7 @@ MINUTES_A_FIGURE = 1.5
 STEP = 5
 """Minutes are rounded to so many: the pace is a guess."""
 
-STATED = re.compile(r"\*\*Time\*\* (\w+) minutes to read")
+STATED = re.compile(r"\*\*Time\*\* (\d+) minutes to read, (\d+) to run")
 
 
 def minutes(path: Path) -> int:
@@ -39,6 +41,11 @@ def minutes(path: Path) -> int:
     return STEP * max(1, round(total / STEP))
 
 
+def minutes_to_run(stem: str) -> int:
+    """Whole minutes that a notebook took when it was last recorded on the embedded models, begun ones counted."""
+    return math.ceil(tables.read_run(paths.results("minis") / stem / tables.RUN)["seconds"] / 60)
+
+
 def code_lines(source: str) -> int:
     """How many lines of code there are to read: those that are not empty, without imports."""
     lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip()}
@@ -52,10 +59,11 @@ def main() -> None:
     """Write the minutes into the header of every notebook; say which changed."""
     for path in sorted(paths.NOTEBOOKS.glob("[0-9][0-9]_*.py")):
         old = path.read_text(encoding="utf-8")
-        new = STATED.sub(f"**Time** {minutes(path)} minutes to read", old, count=1)
+        stated = f"**Time** {minutes(path)} minutes to read, {minutes_to_run(path.stem)} to run"
+        new = STATED.sub(stated, old, count=1)
         if new != old:
             atomic.write_text(path, new)
-            print(f"{path.name}: {minutes(path)} minutes")
+            print(f"{path.name}: {stated}")
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ class HeldOutLosses:
     Attributes:
         rows: whose held-out part counts.
         predicts: whether there is a perplexity: the model predicts the next token, and what is held out has one.
+        targets: the tokens to predict, see `targets_of`; None if there is no perplexity.
         parts: of each batch, its sequences that predict something, and the mean loss of each.
     """
 
@@ -91,6 +92,7 @@ class HeldOutLosses:
         """Start before the first batch."""
         self.rows = rows
         self.predicts = is_causal(model) and rows.ids is not None and bool(_scored(rows).any())
+        self.targets = targets_of(rows) if self.predicts else None
         self.parts: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]] = []
 
     def wants(self, sequences: Int64[Tensor, " b"]) -> bool:
@@ -104,7 +106,7 @@ class HeldOutLosses:
             sequences: which sequences of the rows, shape (b,).
             predictions: the model's logits, shape (b, seq_len, vocabulary).
         """
-        targets = targets_of(self.rows.subset(sequences))
+        targets = self.targets[sequences]
         longer = (targets[:, 1:] != NO_TARGET).any(dim=1)
         self.parts.append((sequences[longer], mean_losses(predictions, targets)[longer]))
 
@@ -119,7 +121,9 @@ class HeldOutLosses:
         sequences = torch.cat([sequences for sequences, _ in self.parts])
         means = torch.cat([means for _, means in self.parts])
         order = sequences.argsort()
-        return mean_perplexity(finite_losses([means[order]]), self.rows.subset(sequences[order]).predicted)
+        predicted = self.rows.predicted
+        counts = None if predicted is None else predicted[sequences[order]]
+        return mean_perplexity(finite_losses([means[order]]), counts)
 
 
 def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:

@@ -48,7 +48,7 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
     Returns:
         The figure.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.3))
+    figure, (left, right) = style.row_of_panels(["live", "what it learns meanwhile"], 2.3)
     film(left, table)
     left.set_xlabel("step")
     right.plot(course["step"], course["loss"], "o-", color="black", label="held-out loss")
@@ -61,7 +61,6 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
     ranks.plot(course["step"], course["rank"], "s--", color=style.ACCENT)
     ranks.set(ylabel="effective rank of the outputs", ylim=(0, None))
     ranks.grid(visible=False)
-    style.panels([left, right], ["live", "what it learns meanwhile"])
     return figure
 
 
@@ -71,7 +70,7 @@ def live_tokens(table: pd.DataFrame) -> Figure:
     Returns:
         The figure.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.3))
+    figure, (left, right) = style.row_of_panels(["what the token decides", "what no line explains"], 2.3)
     _curves(left, table, "token_share")
     left.set(xlabel="step", ylabel="share that the token decides", ylim=(0, 1.02))
     means = table.groupby("step")[["r2_between", "r2_within"]].mean()
@@ -81,7 +80,6 @@ def live_tokens(table: pd.DataFrame) -> Figure:
     _steps(right, float(table["step"].max()))
     right.set(xlabel="step", ylabel="what the line misses, $1 - R^2$", yscale="log")
     right.legend(loc="best")
-    style.panels([left, right], ["what the token decides", "what no line explains"])
     return figure
 
 
@@ -122,7 +120,7 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
     Returns:
         The figure: R²_lin of the block with and without its massive rows on the left, what it writes on the right.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
+    figure, (left, right) = style.row_of_panels(["how linear it looks", "what it writes"], 2.5)
     for _, rows in table[table["block"] != block].groupby("block"):
         left.plot(rows["step"], rows["r2_ordinary"], color="0.8", lw=0.8)
     left.plot([], [], color="0.8", lw=0.8, label="other blocks")
@@ -142,7 +140,6 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
     attention.grid(visible=False)
     for axis in (left, right):
         _steps(axis, float(table["step"].max()))
-    style.panels([left, right], ["how linear it looks", "what it writes"])
     style.legend(left, right, ncols=3, loc="outside lower center")
     return figure
 
@@ -170,7 +167,7 @@ def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]
     Returns:
         The figure; steps are logarithmic.
     """
-    figure, (leaves, settles, lagging) = plt.subplots(1, 3, figsize=(style.PAGE, 2.6))
+    figure, (leaves, settles, lagging) = style.row_of_panels(["leaves", "settles", "lag"], 2.6)
     losses = summary.set_index("run")["loss_settles"]
     for run in drawn:
         look = style.look(run)
@@ -178,7 +175,6 @@ def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]
         for axis, event in ((leaves, "leaves"), (settles, "settles")):
             _times(axis, passages[passages["run"] == run], event, look)
     _lags(lagging, passages)
-    style.panels([leaves, settles, lagging], ["leaves", "settles", "lag"])
     style.legend(leaves, ncols=4)
     return figure
 

@@ -15,6 +15,7 @@ from howlinear.core.fold_maps import FoldMaps, fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.core.token_split import TokenSums, split, token_split
+from howlinear.files.tables import with_ends
 from howlinear.ideas.tokens.table import Table, all_rows, of_inputs, table_alone, table_and_line
 from howlinear.instrument.token_split import Grouping, token_sums
 from howlinear.text.rows import TokenRows
@@ -27,7 +28,8 @@ TRAINED = "trained"
 
 TRANSFER = [
     *("model", "weights", "block", "corpus", "r2_own", "r2_transferred"),
-    *("loss", "loss_low", "loss_high", "loss_between", "loss_between_low", "loss_between_high"),
+    *with_ends("loss"),
+    *with_ends("loss_between"),
 ]
 """Columns of what a line loses on another text."""
 
