@@ -15,7 +15,7 @@
 # blocks allow it, can the cost be foreseen, how low may the line's rank be, and how many blocks can go at once?
 #
 # **You need** notebook 02; a little calculus (a second-order expansion). **You learn** to compare signals of what a
-# swap will cost, and to ask what a block is worth before you praise its line. **Time** 35 minutes to read, 6 to run.
+# swap will cost, and to ask what a block is worth before you praise its line. **Time** 35 minutes to read, 5 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

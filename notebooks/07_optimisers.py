@@ -15,7 +15,7 @@
 # an optimiser, some steps. How much lower would its $R^2_{\mathrm{lin}}$ come out, and what would we have concluded?
 #
 # **You need** notebook 02, and to have trained something once. **You learn** why a linear layer that was trained for a
-# while reports too low an $R^2$, and in which blocks most. **Time** 25 minutes to read, 5 to run.
+# while reports too low an $R^2$, and in which blocks most. **Time** 25 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

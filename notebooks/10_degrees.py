@@ -16,7 +16,7 @@
 #
 # **You need** notebook 03 and its results; Hermite's polynomials come in here. **You learn** to read a degree spectrum
 # as shares of one variance, and why a degree says nothing of how many products it needs.
-# **Time** 30 minutes to read, 4 to run.
+# **Time** 30 minutes to read, 3 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -15,7 +15,7 @@
 # well take the line, and the others keep the block: how many tokens is that, and can one tell beforehand which?
 #
 # **You need** notebooks 02 and 12; least squares. **You learn** which tokens can take a line, what that saves, and to
-# compare a choice with a random one and with an oracle. **Time** 20 minutes to read, 4 to run.
+# compare a choice with a random one and with an oracle. **Time** 20 minutes to read, 3 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
