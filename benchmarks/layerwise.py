@@ -3,8 +3,8 @@
 A model of the shape is written to the folder, random bfloat16 weights, a shard a layer, unless it is there; or it is
 SmolLM2-135M from its package. It is measured on random ids in a process of its own, layer by layer and, where it fits,
 as a whole: peak memory of the process, CPU seconds, and how far the numbers lie apart. `--layers` takes fewer layers of
-a shape, of which a peak is the same as of all: what is resident is one layer. `--keep` writes what was found to
-results/bench/layerwise.json.
+a shape, of which a peak is the same as of all: what is resident is one layer. With `--compress` it is made smaller, to
+nine tenths of its parameters, and not measured. `--keep` writes what was found to results/bench/layerwise.json.
 """
 
 import os
@@ -75,7 +75,7 @@ def new_weight(size, generator):
     return torch.randn(size, generator=generator, device=generator.device).mul_(0.02).bfloat16().cpu()
 
 
-def measured(source, rows, layerwise, free, device="cpu", blocks=None):
+def measured(source, rows, layerwise, free, device="cpu", blocks=None, compress=False):
     """In this process: peak bytes, CPU seconds and seconds, and the numbers."""
     jaxtyping.config.update("jaxtyping_disable", True)
     if free:
@@ -84,6 +84,10 @@ def measured(source, rows, layerwise, free, device="cpu", blocks=None):
     vocabulary = load_on_disk(source).config.vocab_size
     ids = torch.randint(vocabulary, (rows // SEQ_LEN, SEQ_LEN), generator=torch.Generator().manual_seed(0))
     start, cpu = time.perf_counter(), time.process_time()
+    if compress:
+        smaller = hl.compress(source, ids, 0.9, layerwise=layerwise)
+        found = {"bytes": peak_memory(), "seconds": time.process_time() - cpu}
+        return found | {"blocks": smaller.units, "perplexity": smaller.perplexity}
     model = opened(source, layerwise, device=device)
     loaded = time.perf_counter()
     profile = hl.measure(model, ids, blocks=blocks)
@@ -91,7 +95,7 @@ def measured(source, rows, layerwise, free, device="cpu", blocks=None):
     found |= {"wall": time.perf_counter() - start, "layers": model.config.num_hidden_layers}
     if device != "cpu":
         found["device_bytes"] = torch.cuda.max_memory_allocated()
-    return found | {"r2": {number: block.r2 for number, block in profile.items()}, "perplexity": profile.perplexity}
+    return found | {"blocks": {number: block.r2 for number, block in profile.items()}, "perplexity": profile.perplexity}
 
 
 def in_a_process(source, rows, way, free=0, timeout=None, **others):
@@ -101,17 +105,18 @@ def in_a_process(source, rows, way, free=0, timeout=None, **others):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=timeout).stdout)
 
 
-def compared(source, shape, rows, free):
+def compared(source, shape, rows, free, compress):
     """Layer by layer, as if no more than the goal were free, and as a whole where that fits."""
+    others = {"compress": "yes"} if compress else {}
     model = load_on_disk(source)
     config = model.config
-    small = in_a_process(source, rows, "layerwise", free or GOALS.get(shape, 0))
+    small = in_a_process(source, rows, "layerwise", free or GOALS.get(shape, 0), **others)
     print(f"{shape}, layer by layer: {small['bytes'] / 1e9:.2f} GB, {small['seconds']:.0f} s of CPU", flush=True)
     found = {"layers": config.num_hidden_layers, "rows": rows, "layer by layer": cost_of(small)}
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     needed = weights + config.num_hidden_layers * moments_bytes(config.hidden_size)
     if needed < psutil.virtual_memory().available:
-        large = in_a_process(source, rows, "whole")
+        large = in_a_process(source, rows, "whole", **others)
         found["whole"] = cost_of(large)
         found["times"] = small["seconds"] / large["seconds"]
         found["apart"] = apart(small, large)
@@ -120,16 +125,16 @@ def compared(source, shape, rows, free):
             f"{found['times']:.2f} times as long (goal {MOST_TIMES}); numbers are {found['apart']:.1g} apart",
             flush=True,
         )
-    if shape in GOALS:
+    if shape in GOALS and not compress:
         found["goal"] = GOALS[shape]
         print(f"goal: {GOALS[shape] / 1e9:.1f} GB", flush=True)
     return found
 
 
 def apart(one, other):
-    """How far two runs lie apart, by R²_lin of the blocks that the second has, or by their perplexity."""
-    r2 = [abs(one["r2"][block] - value) for block, value in other["r2"].items()]
-    return max(*r2, abs(one["perplexity"] / other["perplexity"] - 1))
+    """How far two runs lie apart, by the blocks of the second (R²_lin, or hidden units), or by their perplexity."""
+    blocks = [abs(one["blocks"][block] - value) for block, value in other["blocks"].items()]
+    return max(*blocks, abs(one["perplexity"] / other["perplexity"] - 1))
 
 
 def cost_of(run):
@@ -146,22 +151,25 @@ def main():
     parser.add_argument("--keep", action="store_true", help="write to results/bench/layerwise.json")
     parser.add_argument("--device", default="cpu", help="where the model runs and its weights are drawn")
     parser.add_argument("--blocks", type=json.loads, help="which blocks, as in [0,8]; all by default")
+    parser.add_argument("--compress", nargs="?", const="yes", help="to nine tenths of its parameters")
     parser.add_argument("--run", choices=("layerwise", "whole"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)
     if options.run:
         layerwise = options.run == "layerwise"
-        found = measured(options.folder, options.rows, layerwise, options.free, options.device, options.blocks)
+        more = options.device, options.blocks, options.compress
+        found = measured(options.folder, options.rows, layerwise, options.free, *more)
         print(json.dumps(found))
         return
     shape = SMOLLM2 if options.folder == SMOLLM2 else options.shape
     if shape != SMOLLM2 and not (Path(options.folder) / "config.json").is_file():
         write(Path(options.folder), shape, options.layers, options.device)
-    found = compared(options.folder, shape, options.rows, options.free)
+    found = compared(options.folder, shape, options.rows, options.free, options.compress)
+    name = f"{shape}, made smaller" if options.compress else shape
     if options.keep:
         path = paths.results("bench") / "layerwise.json"
         before = numbers.load(path) if path.is_file() else {}
-        numbers.save(path, before | {"machine": machine(torch.get_num_threads()), shape: found}, digits={"apart": 1})
+        numbers.save(path, before | {"machine": machine(torch.get_num_threads()), name: found}, digits={"apart": 1})
 
 
 if __name__ == "__main__":

@@ -839,7 +839,7 @@ def test_compress_changes_some_blocks_alone_and_writes_it_in_every_form(howlinea
     assert f"<td>{counts[1][0]:,}</td>" in files["html"].read_text()
 
 
-@pytest.mark.parametrize("more", [(), ("--alike",)])
+@pytest.mark.parametrize("more", [(), ("--alike",), ("--layerwise",)])
 def test_compress_to_a_share_of_the_parameters(howlinear, text, folder, tmp_path, more):
     options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *more)
     code, said, err = howlinear("compress", folder, "--out", tmp_path / "small", *options)
@@ -847,6 +847,9 @@ def test_compress_to_a_share_of_the_parameters(howlinear, text, folder, tmp_path
     whole, small, rows = check_costs(said, folder, tmp_path / "small", text)
     assert small.num_parameters() <= 0.8 * whole.num_parameters()
     assert "Another hundredth of all parameters would cost" in said
+    if more == ("--layerwise",):  # neither model is there to go on with a text
+        assert len(list((tmp_path / "small").glob("*.safetensors"))) > 1
+        return
     # the likeliest token, one by one, after a held-out beginning
     ids, tokens = rows.ids[rows.test][:1, :24], tokenizer_of(small)
     whole_card = (tmp_path / "small/README.md").read_text()
@@ -946,6 +949,8 @@ def test_compress_hidden_units_within_a_budget_of_perplexity(howlinear, text, fo
         (("--max-dppl", "nan", "--units"), "a budget of nan: give"),
         (("--max-dppl", -1, "--units"), "a budget of -1: give by how much perplexity may rise"),
         (("--max-parameters", 1.2), "give one between 0 and 1"),
+        (("--max-dppl", 1, "--layerwise"), "layer by layer there is no --max-dppl without --units"),
+        (("--max-parameters", 0.9, "--decilm", "--layerwise"), "layer by layer there is no --decilm"),
         (("--max-parameters", 0.1), "0.1 of all parameters cannot be met"),
     ],
 )
@@ -1002,7 +1007,7 @@ def test_an_interrupted_compression_leaves_nothing(howlinear, monkeypatch, text,
         raise KeyboardInterrupt
 
     options = ("--corpus", text, "--out", tmp_path / "small", "--rows", 4096, "--max-parameters", 0.9)
-    for place in ("howlinear.ideas.compression.allocate.unit_moments", "howlinear.ideas.compression.folder.seal"):
+    for place in ("howlinear.ideas.compression.allocate.unit_grams", "howlinear.ideas.compression.folder.seal"):
         with monkeypatch.context() as patch:
             patch.setattr(place, interrupted)
             code, _, err = howlinear("compress", folder, *options)

@@ -14,10 +14,10 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression import allocate
 from howlinear.ideas.compression.allocate import (
     NOTHING,
+    Thinned,
     allocate_budget,
     calibrate_prices,
     eliminations_of,
-    fewer_units,
     thinned,
 )
 from howlinear.ideas.compression.calibration import Calibration
@@ -25,6 +25,7 @@ from howlinear.ideas.compression.signals import divergences
 from howlinear.ideas.compression.units import Elimination
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import logits
+from howlinear.models.replace import replace
 
 
 @pytest.fixture
@@ -36,12 +37,12 @@ def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
     train = rows.ids[~rows.test]
     eliminations, moments = eliminations_of(Calibration(model, rows))
     kept = {block: found.order.numel() // 2 for block, found in eliminations.items()}
-    chosen = fewer_units(model, eliminations, moments, kept)
+    chosen = replace(model, Thinned(model, eliminations, moments, kept))
     shuffled = {
         block: Elimination(found.order[torch.randperm(len(found.order))], found.price)
         for block, found in eliminations.items()
     }
-    at_random = fewer_units(model, shuffled, moments, kept)
+    at_random = replace(model, Thinned(model, shuffled, moments, kept))
     whole = logits(model, train)
     assert (logits(chosen, train) - whole).square().mean() < 0.7 * (logits(at_random, train) - whole).square().mean()
 

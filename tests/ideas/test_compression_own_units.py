@@ -235,10 +235,10 @@ def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, mon
     """Planted: an anchor that adds one to every readout, and counts."""
     anchors = []
 
-    def add_one(_, smaller, *__):
-        anchors.append(smaller)
-        for site in sites(smaller):
-            unit_layers(smaller, site)[-1].weight.data += 1
+    def add_one(_, blocks, *__, **___):
+        anchors.append(blocks)
+        for block in blocks.values():
+            block.c_proj.weight.data += 1
 
     monkeypatch.setattr(own_units, "anchor", add_one)
     calibration = Calibration(gpt2, rows)

@@ -70,6 +70,14 @@ Documents = Annotated[
 TextColumn = Annotated[
     str | None, typer.Option(help="the column of a table or a data set that is text; by default text or content")
 ]
+Layerwise = Annotated[
+    bool | None,
+    typer.Option(
+        "--layerwise/--whole",
+        help="hold one layer and one block's moments at a time, the weights of all others in their files; by default "
+        "where a folder's model does not fit otherwise",
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="sequences in a forward pass; it moves memory and time, and no result")
 ]
@@ -183,14 +191,7 @@ def measure(
     html: Html = None,
     csv: Csv = None,
     force: Force = False,
-    layerwise: Annotated[
-        bool | None,
-        typer.Option(
-            "--layerwise/--whole",
-            help="hold one layer and one block's moments at a time, the weights of all others in their files; by "
-            "default where a folder's model does not fit otherwise",
-        ),
-    ] = None,
+    layerwise: Layerwise = None,
     work: Annotated[
         Path | None,
         typer.Option(help="with --layerwise: a folder that keeps what is done, so that an ended run goes on there"),
@@ -521,6 +522,7 @@ def compress(
     force: Annotated[
         bool, typer.Option("--force", help="replace a compressed model, and files, that are there")
     ] = False,
+    layerwise: Layerwise = None,
 ) -> None:
     """Write a smaller model to a folder; nothing is trained.
 
@@ -540,6 +542,15 @@ def compress(
     reading = Reading(documents, text_column, sites, device, dtype, device_map)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
+    in_memory = {
+        "--max-dppl without --units": not units,
+        "--task": task,
+        "--decilm": decilm,
+        "--device-map": device_map,
+    }
+    asked = [option for option, given in in_memory.items() if given]
+    if layerwise and asked:
+        raise InputError(f"layer by layer there is no {', '.join(asked)}: leave it out, or --layerwise")
     if task is not None:
         from howlinear.text.questions import read_questions
 
@@ -551,7 +562,7 @@ def compress(
     from howlinear.models.decilm import MULTIPLE
     from howlinear.models.decilm_export import check_llama
 
-    loaded, text = read_inputs(model, corpus, reading)
+    loaded, text = read_inputs(model, corpus, reading, False if asked else layerwise)
     if decilm:
         check_llama(loaded)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)

@@ -5,7 +5,7 @@ Perplexity is exp(mean negative log-likelihood per predicted token), token-weigh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,9 @@ from howlinear.errors import InputError
 from howlinear.instrument.brought import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import Inputs, logits, running
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, is_causal, model_of
+from howlinear.models.shards import is_on_disk
 from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, batch_of
 
 NO_TARGET = -100  # what `cross_entropy` does not count
@@ -256,7 +258,25 @@ def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tens
     targets = targets_of(scored)
     with evaluating(model), running(model):
         batches = torch.arange(len(targets)).split(batch_size)
+        if is_on_disk(model):
+            inputs = [batch_of(model, scored, some) for some in batches]
+            text = Layerwise(model, inputs)
+            while text.passed < len(text.layers):
+                text.advance()
+            return layer_losses(text, text.streams, inputs, [targets[some] for some in batches])
         return finite_losses([batch_losses(model, batch_of(model, scored, some), targets[some]) for some in batches])
+
+
+def layer_losses(
+    text: Layerwise,
+    streams: Sequence[Tensor],
+    inputs: Sequence[Inputs],
+    targets: Sequence[Int64[Tensor, "batch seq_len"]],
+) -> Float[Tensor, " n"]:
+    """`losses` from the streams of batches behind the last layer."""
+    with text.head() as predict:
+        batches = zip(inputs, streams, targets, strict=True)
+        return finite_losses([mean_losses(predict(batch, stream), target) for batch, stream, target in batches])
 
 
 def targets_of(rows: Rows) -> Int64[Tensor, "n seq_len"]:

@@ -26,7 +26,7 @@ from howlinear.instrument.perplexity import (
     batch_losses,
     change,
     finite_losses,
-    mean_losses,
+    layer_losses,
     scored_of,
     targets_of,
 )
@@ -126,34 +126,52 @@ def swap_losses(
 def _layer_losses(
     model: PreTrainedModel, maps: Mapping[int, Callable], scored: Rows, batch_size: int, progress: bool, site: str
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
-    """`swap_losses` with one layer's weights at a time, and the streams of as many models as there are swaps.
-
-    A swapped model's streams part from those of the whole one in the layer that holds the block, and only the layers
-    behind it are computed for them.
-    """
+    """`swap_losses` with one layer's weights at a time."""
     check_causal(model)
     check_ids(model, scored.ids)
     targets = targets_of(scored).split(batch_size)
     places = torch.arange(len(scored.ids)).split(batch_size)
     inputs = [batch_of(model, scored, some) for some in places]
-    swapped: dict[int, list[Tensor]] = {}
     with running(model), evaluating(model):
-        text = Layerwise(model, inputs, site)
-        for number in tqdm(range(len(text.layers)), unit="layer", desc="swaps", disable=not progress):
-            with text.layer() as run:
-                for streams in swapped.values():
-                    streams[:] = [run(place, stream) for place, stream in enumerate(streams)]
-                if number in maps:
-                    with swap(model, {number: maps[number]}, site):
-                        swapped[number] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
-                text.advance()
-        with text.head() as predict:
+        text, swapped = swapped_streams(model, maps, inputs, site, progress)
+        before = layer_losses(text, text.streams, inputs, targets)
+        return before, {block: layer_losses(text, swapped[block], inputs, targets) for block in maps}
 
-            def losses_of(streams: list[Tensor]) -> Float[Tensor, " n"]:
-                parts = zip(inputs, streams, targets, strict=True)
-                return finite_losses([mean_losses(predict(batch, stream), target) for batch, stream, target in parts])
 
-            return losses_of(text.streams), {block: losses_of(swapped[block]) for block in maps}
+@torch.no_grad()
+def swapped_streams(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    inputs: Sequence[Inputs],
+    site: str = "ffn",
+    progress: bool = False,
+) -> tuple[Layerwise, dict[int, list[Tensor]]]:
+    """The streams behind the last layer of as many models as there are swaps, one layer's weights at a time.
+
+    A swapped model's streams part from those of the whole one in the layer that holds the block, and only the layers
+    behind it are computed for them.
+
+    Args:
+        model: the model; left as it was.
+        maps: block → map, as `swap` takes it; asked for when the block's weights are there.
+        inputs: of each batch, as of `forward.trunk`.
+        site: what the maps stand for, as of `swap`.
+        progress: show a bar.
+
+    Returns:
+        The text behind the model's last layer; and block → of each batch, the stream with that block alone replaced.
+    """
+    swapped: dict[int, list[Tensor]] = {}
+    text = Layerwise(model, inputs, site)
+    for number in tqdm(range(len(text.layers)), unit="layer", desc="swaps", disable=not progress):
+        with text.layer() as run:
+            for streams in swapped.values():
+                streams[:] = [run(place, stream) for place, stream in enumerate(streams)]
+            if number in maps:
+                with swap(model, {number: maps[number]}, site):
+                    swapped[number] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
+            text.advance()
+    return text, swapped
 
 
 @torch.inference_mode()

@@ -25,11 +25,12 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file, logging
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.checks import check_count, check_weights, is_hooked, is_written_over, unwrapped
@@ -213,6 +214,7 @@ def load_on_disk(
         kind = _class_of(config)
         build = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
         model = build(config, dtype=dtype_of(dtype))
+    model.tie_weights()  # which came apart as they were put on the meta device
     shards = Shards(source, revision, device)
     missing, unexpected = shards.locate(model)
     lacks = _lacks(model, missing)
@@ -224,6 +226,8 @@ def load_on_disk(
         for buffer_name, buffer in part.named_buffers(recurse=False):
             setattr(part, buffer_name, buffer.to(device))
     model.howlinear_shards = shards
+    if model.can_generate() and cached_file(source, GENERATION_CONFIG_NAME, revision=revision, **_IF_THERE):
+        model.generation_config = GenerationConfig.from_pretrained(source, revision=revision)
     model.eval()
     if sites is not None:
         note(model, sites)

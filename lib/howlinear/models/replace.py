@@ -20,7 +20,7 @@ from howlinear.errors import InputError
 from howlinear.models.checks import is_written_over, unwrapped
 from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, values_beside, width_of
 from howlinear.models.swap import maps_and_site, swap
-from howlinear.models.units import LAYERS, WIDTHS, unit_count
+from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
 
 
 def replace(model: Any, maps: Any) -> PreTrainedModel:
@@ -75,6 +75,19 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     for site in sites(copied, blocks):
         site.output.to(model.device, model.dtype).requires_grad_(True)
     _note(copied, ranks, counts)
+    return copied
+
+
+def with_fewer_units(model: PreTrainedModel, counts: Mapping[int, int]) -> PreTrainedModel:
+    """A model without weights as its config tells it once blocks keep so many hidden units, block → how many.
+
+    Args:
+        model: a model whose weights stay on disk; left as it was.
+        counts: block → how many.
+    """
+    copied = copy_of(model)
+    narrow(copied, counts)
+    _note(copied, replaced(model.config), units_left(model.config) | counts)
     return copied
 
 

@@ -6,21 +6,25 @@ and `read` brings some of them for as long as they are needed.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
 from howlinear.errors import SourceError
-from howlinear.models.sources import loading
+from howlinear.models.sources import loading, reading
 
 CHUNK = 2**26
 """Bytes that are read and widened at a time. What was read stays in memory as long as its file is open, so an embedding
@@ -50,7 +54,7 @@ class Shards:
         for file in self.files:
             if not file.is_file():
                 raise SourceError(f"{source} lacks {file.name}, a part of its weights: copy it again")
-            with loading(source, revision), safe_open(file, framework="pt") as shard:
+            with reading(source, revision), safe_open(file, framework="pt") as shard:
                 self._file |= dict.fromkeys(shard.keys(), file)
 
     def locate(self, model: PreTrainedModel) -> tuple[list[str], list[str]]:
@@ -78,7 +82,7 @@ class Shards:
         """One weight by its name in the model, of the shape and in the precision of `like`."""
         key = self._key[name]
         file = self._file[key]
-        with loading(self.source), safe_open(file, framework="pt") as shard:
+        with reading(self.source), safe_open(file, framework="pt") as shard:
             shape = tuple(shard.get_slice(key).get_shape())
             if shape != tuple(like.shape):
                 raise SourceError(f"{key} in {file} has shape {shape}, and the model's has {tuple(like.shape)}")
@@ -94,10 +98,67 @@ class Shards:
         numbers = torch.as_tensor(rows)
         breaks = torch.nonzero(numbers.diff() != 1).flatten() + 1
         key = self._key[name]
-        with loading(self.source), safe_open(self._file[key], framework="pt") as shard:
+        with reading(self.source), safe_open(self._file[key], framework="pt") as shard:
             saved = shard.get_slice(key)
             runs = [saved[int(run[0]) : int(run[-1]) + 1] for run in numbers.tensor_split(breaks)]
             return torch.cat(runs).to(self.device).to(like.dtype)  # widened where it is to be
+
+    def copy(self, folder: Path) -> None:
+        """Copy the files, and the list of what lies in which, to another folder."""
+        for file in self.files:
+            shutil.copy(file, folder)
+        index = self.files[0].with_name(SAFE_WEIGHTS_INDEX_NAME)
+        if index.is_file():
+            shutil.copy(index, folder)
+
+
+class ShardWriter:
+    """Writes a model like another one, whose weights stay on disk: part by part, and at last what lies beside.
+
+    Attributes:
+        shards: where the weights of the other one lie.
+    """
+
+    def __init__(self, model: PreTrainedModel, folder: Path):
+        """Begin in a folder that is there and empty."""
+        self.shards: Shards = model.howlinear_shards
+        self._folder = folder
+        tied = getattr(model, "all_tied_weights_keys", {})
+        self._unwritten = {name: like for name, like in model.state_dict().items() if name not in tied}
+        self._file_of: dict[str, str] = {}
+
+    def write(self, part: str, modules: Mapping[str, nn.Module] = MappingProxyType({})) -> None:
+        """Write the weights of a part, by its path in the model, into a file.
+
+        Args:
+            part: the path.
+            modules: path → a module of other weights.
+        """
+        names = [name for name in self._unwritten if name == part or name.startswith(f"{part}.")]
+        likes = {name: self._unwritten.pop(name) for name in names}
+        gone = tuple(f"{path}." for path in modules)
+        weights = {name: self.shards.read(name, like) for name, like in likes.items() if not name.startswith(gone)}
+        for path, module in modules.items():
+            weights |= {f"{path}.{name}": tensor.contiguous() for name, tensor in module.state_dict().items()}
+        file = f"model-{len(set(self._file_of.values())) + 1:05}.safetensors"
+        save_file(weights, self._folder / file, metadata={"format": "pt"})  # as transformers wants to be told
+        self._file_of |= dict.fromkeys(weights, file)
+
+    def finish(self, model: PreTrainedModel) -> None:
+        """Write all other weights, a file each, the list of what lies in which, and the config of the new model."""
+        for name in list(self._unwritten):
+            self.write(name)
+        index = {"metadata": {}, "weight_map": self._file_of}
+        (self._folder / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        save_config(model, self._folder)
+
+
+def save_config(model: PreTrainedModel, folder: Path) -> None:
+    """Write what a model is built from, and what it generates by."""
+    model.config.dtype = model.dtype
+    model.config.save_pretrained(folder)
+    if model.can_generate():
+        model.generation_config.save_pretrained(folder)
 
 
 def chunks(like: Tensor) -> Iterator[range]:

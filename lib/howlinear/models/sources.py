@@ -161,10 +161,16 @@ def embedded() -> str:
 
 @contextmanager
 def loading(source: str, revision: str | None = None) -> Iterator[None]:
-    """While it lasts, whatever keeps `source` from loading becomes a `SourceError` that says where and what to do."""
+    """While it lasts, whatever keeps `source` from loading is a `SourceError`; the Hub is asked if it answers."""
+    with reading(source, revision), hub():
+        yield
+
+
+@contextmanager
+def reading(source: str, revision: str | None = None) -> Iterator[None]:
+    """While it lasts, whatever keeps `source` from being read is a `SourceError` that says where and what to do."""
     try:
-        with hub():
-            yield
+        yield
     except SourceError:
         raise
     except UNLOADABLE as error:

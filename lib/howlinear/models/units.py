@@ -22,6 +22,7 @@ from howlinear.core.gaussian import Hidden
 from howlinear.errors import InputError
 from howlinear.models.checks import is_written_over
 from howlinear.models.ffn_sites import Site, activation_beside, sites
+from howlinear.models.shards import is_on_disk
 
 ACTIVATIONS = ("act", "act_fn")  # what FFN modules call what they bend by
 _GATED = ("gate_proj", "up_proj", "down_proj")
@@ -89,6 +90,7 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
     devices = set(getattr(model, "hf_device_map", {}).values())
     if len(devices) > 1:
         raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to make it smaller")
+    on_disk = is_on_disk(model)  # then its weights are as they were saved, each at a place of its own
     block_of: dict[int, int] = {}  # by the place of a weight in memory
     for site in chosen:
         if is_written_over(site.output):
@@ -100,11 +102,11 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
             weight = layer._parameters.get("weight")  # what `layer.weight` computes is none of these
             if weight is None:
                 odd = "its weights are computed from others: make pruning and parametrisations permanent first"
-            elif not weight.is_floating_point() or type(weight.data) is not Tensor or weight.is_meta:
+            elif not weight.is_floating_point() or type(weight.data) is not Tensor or (weight.is_meta and not on_disk):
                 odd = "its weights are quantised, or not in memory: load the model in float32 or bfloat16"
             elif layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer):
                 odd = "hooks change what it computes: remove them first"
-            elif block_of.setdefault(weight.data_ptr(), site.block) != site.block:
+            elif not on_disk and block_of.setdefault(weight.data_ptr(), site.block) != site.block:
                 odd = f"it is block {block_of[weight.data_ptr()]}'s as well: give each its own, weight.clone()"
             else:
                 continue

@@ -34,12 +34,12 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.compression.allocate import (
+    Thinned,
     allocate_budget,
     allocate_units,
     budget_for,
     costs_of,
     eliminations_of,
-    fewer_units,
     has_constant,
     size_options,
     thinned,
@@ -64,6 +64,7 @@ from howlinear.ideas.compression.units import (
 )
 from howlinear.models.ffn_sites import Site, device_of, sites, width_of
 from howlinear.models.replace import copy_of
+from howlinear.models.replace import replace as replace_blocks
 from howlinear.models.swap import swap
 from howlinear.models.units import readout, with_units, write
 
@@ -131,15 +132,19 @@ def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
 def with_lines_anchored(calibration: Calibration, share: float) -> PreTrainedModel:
     """`with_lines`, anchored towards the residual stream."""
     smaller = with_lines(calibration, share)
-    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration))
+    anchor(calibration.model, _blocks_of(smaller), calibration.ids, costs_of(calibration))
     return smaller
 
 
 def on_own_outputs(calibration: Calibration, share: float) -> PreTrainedModel:
     """Own units anchored towards each block's own output in the whole model, and not towards the residual stream."""
     smaller = before_anchor(calibration, share)
-    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration), own_outputs=True)
+    anchor(calibration.model, _blocks_of(smaller), calibration.ids, costs_of(calibration), own_outputs=True)
     return smaller
+
+
+def _blocks_of(model: PreTrainedModel) -> dict[int, nn.Module]:
+    return {site.block: site.output for site in sites(model)}
 
 
 ABLATIONS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
@@ -186,7 +191,8 @@ def _exchanged(
         covariance = moments[block].covariance(has_constant(model, site))
         weight = readout(model, site).weight @ root_of(metrics[block])
         eliminations[block] = scaled_to(choose(covariance, weight), own[block])
-    return fewer_units(model, eliminations, moments, allocate_units(model, eliminations, share))
+    counts = allocate_units(model, eliminations, share)
+    return replace_blocks(model, Thinned(model, eliminations, moments, counts))
 
 
 def metrics_of(calibration: Calibration) -> dict[int, Float[Tensor, "d d"]]:

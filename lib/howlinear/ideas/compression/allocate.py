@@ -9,7 +9,7 @@ problem"), solved here by dynamic programming over the budget, block after block
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,12 +29,11 @@ from howlinear.ideas.compression.units import (
     choose_ridge,
     eliminate_units,
     error_costs,
-    gram,
     refit,
-    unit_moments,
+    unit_grams,
 )
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.replace import replace as replace_blocks
+from howlinear.models.shards import read
 from howlinear.models.units import readout, unit_count, unit_layers, with_units
 
 SIZES = 192  # numbers of units that a block may keep, evenly spaced
@@ -50,29 +49,28 @@ CELLS = 20_000
 
 
 @once
-def costs_of(calibration: Calibration) -> dict[int, ErrorCost]:
+def costs_of(calibration: Calibration) -> Mapping[int, ErrorCost]:
     """Block → what errors at its output cost."""
     some = spread(calibration.ids, COST_TOKENS)
-    return error_costs(calibration.model, some, calibration.blocks, max(1, calibration.batch_size // 4))
+    costs = calibration.of_blocks(ErrorCost)
+    error_costs(calibration.model, some, calibration.blocks, costs, max(1, calibration.batch_size // 4))
+    return costs
 
 
 @once
-def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
+def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], Mapping[int, UnitMoments]]:
     """Block → in which order its hidden units can go at which price, and block → what the others are read out by."""
     model = calibration.model
     costs = costs_of(calibration)
     weights = {block: cost.weight for block, cost in costs.items()}
-    # first and second half of the text, so that few documents are in both
-    halves = calibration.ids.tensor_split(2)
-    first, second = (unit_moments(model, half, weights, max(1, calibration.batch_size // 2)) for half in halves)
-    moments = {}
+    moments = calibration.of_blocks(UnitMoments)
     eliminations = {}
-    for site in tqdm(sites(model, list(costs)), disable=not calibration.progress, unit="block"):
+    of_blocks = unit_grams(model, calibration.ids, weights, max(1, calibration.batch_size // 2))
+    for site, grams in tqdm(of_blocks, total=len(weights), disable=not calibration.progress, unit="block"):
         block = site.block
         own = readout(model, site)
         metric = costs[block].metric
         centred = has_constant(model, site)
-        grams = (gram(first.pop(block)), gram(second.pop(block)))
         ridge = choose_ridge(grams, own, metric, centred)
         moments[block] = UnitMoments(sum(grams), ridge)
         eliminations[block] = eliminate_units(moments[block], own, metric, centred)
@@ -93,20 +91,18 @@ def calibrate_prices(
     that are hard to give back are those that count, and the price is too low by a factor of two or three. One swap a
     block measures that (`signals.divergences`).
     """
-    modules = {}
+    counts = {}
     predicted = {}
-    for site in sites(model, list(eliminations)):
-        order = eliminations[site.block]
-        count = len(order.order) - len(order.order) // 4
-        modules[site.block] = thinned(model, site, order.kept(count), moments[site.block])
-        predicted[site.block] = float(order.price[-1 - count])
-    measured = divergences(model, modules, ids, batch_size)
+    for block, found in eliminations.items():
+        counts[block] = len(found.order) - len(found.order) // 4
+        predicted[block] = float(found.price[-1 - counts[block]])
+    measured = divergences(model, Thinned(model, eliminations, moments, counts), ids, batch_size)
     scaled = {}
-    for block, order in eliminations.items():
+    for block, found in eliminations.items():
         # a block that gives a quarter of its units for nothing has no factor
         informative = min(predicted[block], measured[block]) > NOTHING
         factor = measured[block] / predicted[block] if informative else 1.0
-        scaled[block] = replace(order, price=order.price * factor)
+        scaled[block] = replace(found, price=found.price * factor)
     return scaled
 
 
@@ -118,18 +114,41 @@ def spread(ids: Int64[Tensor, "n seq_len"], tokens: int) -> Int64[Tensor, "some 
 # --- Blocks with fewer units
 
 
-def fewer_units(
-    model: PreTrainedModel,
-    eliminations: Mapping[int, Elimination],
-    moments: Mapping[int, UnitMoments],
-    counts: Mapping[int, int],
-) -> PreTrainedModel:
-    """A copy of a model whose blocks keep so many units each, read out anew."""
-    modules = {}
-    for site in sites(model, list(counts)):
-        kept = eliminations[site.block].kept(counts[site.block])
-        modules[site.block] = thinned(model, site, kept, moments[site.block])
-    return replace_blocks(model, modules)
+class Thinned(Mapping[int, nn.Module]):
+    """Block → the block with so many of its units, read out anew, made when it is asked for."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        eliminations: Mapping[int, Elimination],
+        moments: Mapping[int, UnitMoments],
+        counts: Mapping[int, int],
+    ):
+        """Take what says which units stay and what they give."""
+        self.site_of = {site.block: site for site in sites(model, list(counts))}
+        self.model = model
+        self.eliminations = eliminations
+        self.moments = moments
+        self.counts = counts
+
+    def __getitem__(self, block: int) -> nn.Module:
+        """Make one."""
+        site = self.site_of[block]
+        kept = self.eliminations[block].kept(self.counts[block])
+        with read(self.model, [f"{site.name}.{name}" for name, _ in site.output.named_parameters()]):
+            return thinned(self.model, site, kept, self.moments[block])
+
+    def __contains__(self, block: object) -> bool:
+        """Whether it is among them."""
+        return block in self.counts
+
+    def __iter__(self) -> Iterator[int]:
+        """Blocks."""
+        return iter(self.counts)
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.counts)
 
 
 def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:

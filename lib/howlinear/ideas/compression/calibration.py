@@ -7,16 +7,24 @@ it found in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 from howlinear.models.load import check_causal
+from howlinear.models.shards import is_on_disk
 from howlinear.text.rows import Rows
 from howlinear.text.unpad import without_padding
 
@@ -68,9 +76,48 @@ class Calibration:
             raise InputError(f"a share of {share} of the parameters to keep: give more than 0, at most 1")
         return round(share * parameters(self.model))
 
+    def of_blocks(self, kind: type[Found]) -> MutableMapping[int, Found]:
+        """What is to be found of each block: in memory, or in files where the model's weights are."""
+        return InFiles(kind) if is_on_disk(self.model) else {}
+
     def forget(self) -> None:
         """Let go of all that was found, which is gigabytes; what is asked for later is computed again."""
         self.memory.clear()
+
+
+class InFiles(MutableMapping[int, Found]):
+    """Block → what was found of it, tensors and numbers, in files that are read at each use and go with it."""
+
+    def __init__(self, kind: type[Found]):
+        """Begin with none of a dataclass."""
+        self.kind = kind
+        self._folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
+        self._files: dict[int, Path] = {}
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def __setitem__(self, block: int, found: Found) -> None:
+        """Write what was found of a block."""
+        file = self._folder / f"{block}.safetensors"
+        numbers = {field.name: getattr(found, field.name) for field in fields(self.kind)}
+        save_file({name: torch.as_tensor(given, dtype=torch.float64) for name, given in numbers.items()}, file)
+        self._files[block] = file
+
+    def __getitem__(self, block: int) -> Found:
+        """Read it."""
+        tensors = load_file(self._files[block])
+        return self.kind(**{name: tensor if tensor.ndim else tensor.item() for name, tensor in tensors.items()})
+
+    def __delitem__(self, block: int) -> None:
+        """Remove it."""
+        self._files.pop(block).unlink()
+
+    def __iter__(self) -> Iterator[int]:
+        """Blocks, in the order in which they were found."""
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._files)
 
 
 def once(compute: Callable[..., Found]) -> Callable[..., Found]:

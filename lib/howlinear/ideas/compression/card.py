@@ -21,6 +21,7 @@ from howlinear.instrument.accuracy import Accuracy
 from howlinear.models.decilm import DeciLMConfig
 from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replaced, units_left
+from howlinear.models.shards import is_on_disk
 from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
 
@@ -85,7 +86,7 @@ def compressed_card(
         sizes=_sizes(before, after, Path(rows.corpus).name, outcome),
         layers=_layers(after, kept, already=set(replaced(before.config))),
         written=written or after,
-        sample=_sample(before, after, rows, tokenizer) if tokenizer is not None else None,
+        sample=None if tokenizer is None or is_on_disk(before) else _sample(before, after, rows, tokenizer),
         continued=CONTINUED,
         accuracies=accuracies,
         accuracy_table=None if accuracies is None else _accuracy_table(*accuracies),

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, log, log1p
+from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float
@@ -24,10 +25,12 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.instrument.brought import rows_of
+from howlinear.instrument.layerwise import opened
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.checks import check_count, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal, model_of
+from howlinear.models.shards import is_on_disk
 from howlinear.models.units import check_plain, unit_count
 from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
@@ -107,6 +110,7 @@ def compress(
     blocks: int | Iterable[int] | None = None,
     batch_size: int = 16,
     multiple: int = 1,
+    layerwise: bool | None = None,
 ) -> Compressed:
     """A copy of a model with smaller feed-forward blocks; nothing is trained.
 
@@ -128,6 +132,9 @@ def compress(
         batch_size: sequences in a forward pass, half as many where hidden units or logits are kept, and a quarter with
             gradients.
         multiple: every block keeps a multiple of it, as of 256 for `to_decilm`, which then pads none.
+        layerwise: of a model by its name, leave the weights in their files and move the text through it layer by layer,
+            as `measure` does; by default where they do not fit in memory. The copy's weights lie in files as well,
+            which go with it: `save` it.
 
     Raises:
         InputError: no budget or both, a budget that is none or that cannot be met, a text too short, a model that
@@ -144,7 +151,9 @@ def compress(
         raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")
     batch_size = check_count("batch_size", batch_size)
     check_count("multiple", multiple)
-    model = model_of(model)
+    model = opened(model, layerwise) if isinstance(model, str | Path) else model_of(model)
+    if layerwise and not is_on_disk(model):
+        raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")
     rows = without_padding(rows_of(rows, model))
     with undisturbed(model):
         calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)

@@ -19,6 +19,7 @@ from howlinear.ideas.compression.card import plain_card
 from howlinear.ideas.compression.output_folder import check_output_folder
 from howlinear.models.load import bars, model_of, tokenizer_of, weights_to_save
 from howlinear.models.seals import seal
+from howlinear.models.shards import is_on_disk, save_config
 
 
 def save(
@@ -47,7 +48,7 @@ def save(
     """
     model = model_of(model)
     folder = check_output_folder(folder, force)
-    weights = weights_to_save(model)
+    weights = None if is_on_disk(model) else weights_to_save(model)
     if card is None:
         card = plain_card(model)
     if tokenizer is None:
@@ -55,7 +56,11 @@ def save(
             tokenizer = tokenizer_of(model)
     with folder_aside(folder) as new, bars(False):
         try:
-            model.save_pretrained(new, state_dict=weights)
+            if weights is None:
+                model.howlinear_shards.copy(new)
+                save_config(model, new)
+            else:
+                model.save_pretrained(new, state_dict=weights)
         except ValueError as error:  # of settings for generation that contradict each other, say
             raise InputError(f"transformers does not save this model: {in_one_line(error)}") from error
         if tokenizer is not None:

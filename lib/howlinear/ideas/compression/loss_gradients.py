@@ -7,14 +7,20 @@ block at all tokens, to second order (Fisher information in the place of the Hes
 
 Losses are told per *predicted* token, of which a sequence has one fewer than tokens: so every sum of products of g is
 divided by the number of predicted tokens. (The last token predicts nothing; its g is 0 and adds nothing to the sum.)
+
+Of a model whose weights stay on disk, what stands before each layer goes to a file on the way forth, and on the way
+back each layer is computed once more.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
@@ -23,46 +29,109 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.forward import logits
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
+from howlinear.models.shards import is_on_disk
+
+Add = Callable[[int, Tensor, Tensor, Tensor], None]
+"""Takes a block, what it read and wrote, and the gradient of the loss at what it wrote."""
 
 
 def loss_gradients(
     model: PreTrainedModel,
     ids: Int64[Tensor, "n seq_len"],
     blocks: list[int],
-    add: Callable[[int, Tensor, Tensor, Tensor], None],
+    add: Add,
     batch_size: int = 8,
-) -> int:
+    finish: Callable[[int], None] = lambda _: None,
+) -> None:
     """Run a text through a model and its loss back, and give `add` what a block read and wrote, and its gradient.
 
-    Returns:
-        How many tokens were predicted: what sums of products of g are divided by.
+    `finish` is told each block of which `add` has got all.
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
     check_causal(model)
     chosen = sites(model, blocks)
-    inputs: dict[int, Tensor] = {}
-    outputs: dict[int, Tensor] = {}
-    values: dict[int, Tensor] = {}
-
-    def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
-        outputs[site.block] = y if y.requires_grad else y.requires_grad_()
-        inputs[site.block] = x.detach()
-        values[site.block] = y.detach().clone()  # Falcon adds attention to y in place
-
-    with torch.enable_grad(), hooked(chosen, keep):
-        for batch in ids.split(batch_size):
-            batch = batch.to(device_of(model))
-            predictions = logits(model, batch)[:, :-1].float()
-            # summed, not averaged: g is the gradient of a sequence's whole loss
-            loss = cross_entropy(predictions.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
-            gradients = torch.autograd.grad(loss, [outputs[site.block] for site in chosen])
+    batches = [batch.to(device_of(model)) for batch in ids.split(batch_size)]
+    if is_on_disk(model):
+        _layer_by_layer(model, batches, chosen, add, finish)
+        return
+    tap = _Tap(add)
+    with torch.enable_grad(), hooked(chosen, tap.keep):
+        for batch in batches:
+            loss = _summed_loss(logits(model, batch), batch)
+            gradients = torch.autograd.grad(loss, [tap.outputs[site.block] for site in chosen])
             for site, gradient in zip(chosen, gradients, strict=True):
-                g = gradient.view(len(batch), -1, gradient.shape[-1]).double().cpu()
-                if not g.isfinite().all():
-                    raise InputError(f"the loss gradient at block {site.block} is not finite: the model overflows")
-                with torch.no_grad():
-                    add(site.block, inputs[site.block], values[site.block], g)
-    return ids[:, 1:].numel()
+                tap.give(site.block, gradient, len(batch))
+    for site in chosen:
+        finish(site.block)
+
+
+def _layer_by_layer(
+    model: PreTrainedModel,
+    batches: list[Int64[Tensor, "batch seq_len"]],
+    chosen: list[Site],
+    add: Add,
+    finish: Callable[[int], None],
+) -> None:
+    """The same with one layer's weights at a time."""
+    site_of = {site.block: site for site in chosen}
+    tap = _Tap(add)
+    with tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True) as folder:
+        text = Layerwise(model, batches)
+        files = [Path(folder) / f"{number}.safetensors" for number in range(len(text.layers))]
+        for file in files:
+            save_file({str(place): stream.contiguous() for place, stream in enumerate(text.streams)}, file)
+            text.advance()
+
+        # streams → the loss's gradient at them, first behind the last layer
+        gradients = []
+        with text.head() as predict, torch.enable_grad():
+            for batch, stream in zip(batches, text.streams, strict=True):
+                loss = _summed_loss(predict(batch, stream.requires_grad_()), batch)
+                gradients += torch.autograd.grad(loss, [stream])
+        for number in reversed(range(len(text.layers))):
+            here = [site_of[number]] if number in site_of else []
+            text.passed = number
+            streams = load_file(files[number], device=str(text.streams[0].device))
+            with text.layer() as run, torch.enable_grad(), hooked(here, tap.keep):
+                for place, batch in enumerate(batches):
+                    stream = streams[str(place)].requires_grad_()
+                    behind = run(place, stream)
+                    wanted = [stream, *(tap.outputs[number] for _ in here)]
+                    gradients[place], *at_output = torch.autograd.grad(behind, wanted, gradients[place])
+                    for gradient in at_output:
+                        tap.give(number, gradient, len(batch))
+            if here:
+                finish(number)
+
+
+def _summed_loss(
+    predictions: Float[Tensor, "batch seq_len vocabulary"], batch: Int64[Tensor, "batch seq_len"]
+) -> Float[Tensor, ""]:
+    """The loss of all tokens, summed, not averaged: its gradient is that of each sequence's whole loss."""
+    return cross_entropy(predictions[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
+
+
+class _Tap:
+    """What blocks read and wrote in the last pass, until the gradients there are known."""
+
+    def __init__(self, add: Add):
+        self.add = add
+        self.inputs: dict[int, Tensor] = {}
+        self.outputs: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+
+    def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
+        # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
+        self.outputs[site.block] = y if y.requires_grad else y.requires_grad_()
+        self.inputs[site.block] = x.detach()
+        self.values[site.block] = y.detach().clone()  # Falcon adds attention to y in place
+
+    @torch.no_grad()
+    def give(self, block: int, gradient: Tensor, sequences: int) -> None:
+        g = gradient.view(sequences, -1, gradient.shape[-1]).double().cpu()
+        if not g.isfinite().all():
+            raise InputError(f"the loss gradient at block {block} is not finite: the model overflows")
+        self.add(block, self.inputs.pop(block), self.values.pop(block), g)

@@ -22,33 +22,41 @@ block strives for what it would have written to a stream that is no longer there
 
 from __future__ import annotations
 
-import copy
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
-from howlinear.ideas.compression.allocate import allocate_units, costs_of, eliminations_of, fewer_units
+from howlinear.ideas.compression.allocate import Thinned, allocate_units, costs_of, eliminations_of
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.units import (
     ErrorCost,
     covariance_of,
     cross,
     gram,
+    halves_of,
     root_of,
     weighted_rows,
     with_ridge,
 )
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.layers import writes_to_stream
+from howlinear.models.layers import stack_of, writes_to_stream
 from howlinear.models.layerwise import Layerwise
+from howlinear.models.load import load_on_disk
+from howlinear.models.replace import replace, with_fewer_units
+from howlinear.models.shards import ShardWriter, is_on_disk
+from howlinear.models.swap import swap
 from howlinear.models.units import affine_of, unit_layers, units_hooked, write
 
 ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
@@ -77,91 +85,136 @@ def layout(calibration: Calibration, share: float, alike: bool = False, multiple
 
 def before_anchor(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
     """Own units whose readouts are fitted in the whole model alone."""
-    eliminations, moments = eliminations_of(calibration)
-    return fewer_units(calibration.model, eliminations, moments, layout(calibration, share, alike).units)
+    return replace(calibration.model, _thinned(calibration, share, alike))
 
 
 def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """A smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream."""
-    smaller = before_anchor(calibration, share, alike)
-    for site in sites(smaller, calibration.blocks):
-        unit_layers(smaller, site)[-1].load_state_dict(_anchored(calibration, share, alike)[site.block])
-    return smaller
+    """A smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream.
+
+    Of a model whose weights stay in their files, so do those of the copy, in a folder that goes with it.
+    """
+    if is_on_disk(calibration.model):
+        return _in_files(calibration, share, alike)
+    return replace(calibration.model, _anchored(calibration, share, alike))
+
+
+def _thinned(calibration: Calibration, share: float, alike: bool) -> Thinned:
+    eliminations, moments = eliminations_of(calibration)
+    return Thinned(calibration.model, eliminations, moments, layout(calibration, share, alike).units)
 
 
 @once
-def _anchored(calibration: Calibration, share: float, alike: bool) -> dict[int, dict[str, Tensor]]:
-    """Block → the state of its readout once anchored: it takes minutes, and other measurements ask for it again."""
-    smaller = before_anchor(calibration, share, alike)
+def _anchored(calibration: Calibration, share: float, alike: bool) -> dict[int, nn.Module]:
+    """Block → its units once anchored: it takes minutes, and other measurements ask for it again."""
+    blocks = dict(_thinned(calibration, share, alike))
+    _anchor(calibration, blocks)
+    return blocks
+
+
+def _anchor(calibration: Calibration, blocks: Mapping[int, nn.Module], **options: Any) -> None:
     batch_size = max(1, calibration.batch_size // 2)
-    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration), False, calibration.progress, batch_size)
-    changed = sites(smaller, calibration.blocks)
-    return {site.block: copy.deepcopy(unit_layers(smaller, site)[-1].state_dict()) for site in changed}
+    costs = costs_of(calibration)
+    anchor(
+        calibration.model,
+        blocks,
+        calibration.ids,
+        costs,
+        progress=calibration.progress,
+        batch_size=batch_size,
+        **options,
+    )
+
+
+def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrainedModel:
+    """The smaller copy of a model on disk, written layer by layer."""
+    model = calibration.model
+    blocks = _thinned(calibration, share, alike)
+    stack = stack_of(model)
+    folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
+    try:
+        files = ShardWriter(model, folder)
+
+        def write(number: int, block: nn.Module | None) -> None:
+            new = {} if block is None else {blocks.site_of[number].name: block}
+            files.write(f"{stack}.{number}", new)
+
+        _anchor(calibration, blocks, finish=write)
+        files.finish(with_fewer_units(model, blocks.counts))
+        smaller = load_on_disk(folder, model.dtype, device=files.shards.device)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(smaller, shutil.rmtree, folder, ignore_errors=True)
+    return smaller
 
 
 @torch.no_grad()
 def anchor(
     model: PreTrainedModel,
-    smaller: PreTrainedModel,
+    blocks: Mapping[int, nn.Module],
     ids: Int64[Tensor, "n seq_len"],
     costs: Mapping[int, ErrorCost],
     own_outputs: bool = False,
     progress: bool = False,
     batch_size: int = 8,
+    finish: Callable[[int, nn.Module | None], None] = lambda *_: None,
 ) -> None:
-    """Fit the readouts of a smaller model once more, block after block, each on what those before it now give.
+    """Fit the readouts of smaller blocks once more, block after block, each on what those before it now give.
 
-    Both models move layer by layer through the text. Behind each layer all rows are there: its readout is fitted, and
-    the smaller model's streams go on with what the new readout gives. A family that norms what its FFNs write
-    (`layers.writes_to_stream`) stays as it is: what a readout adds there is not what the stream gets.
+    The text moves through the model layer by layer, as it is, and with the smaller blocks in their places. Behind each
+    layer all rows are there: its readout is fitted, and the smaller model's streams go on with what the new readout
+    gives. In a family that norms what its FFNs write (`layers.writes_to_stream`) readouts stay as they are: what one
+    adds there is not what the stream gets.
+
+    Args:
+        model: the whole model; left as it was.
+        blocks: block → the smaller one, whose readout is written over; asked for when its layer's turn has come.
+        ids: the text to fit on, shape (n, seq_len).
+        costs: block → what errors at its output cost.
+        own_outputs: towards what each block writes in the whole model, not towards the residual stream.
+        progress: show a bar.
+        batch_size: sequences in a pass.
+        finish: gets every layer's number when it is done, and its smaller block or None.
     """
-    if not writes_to_stream(model):
-        return
-    first, second = ids.tensor_split(2)
-    of_first = first.split(batch_size) if len(first) else ()
-    of_second = second.split(batch_size) if len(second) else ()
-    batches = [*of_first, *of_second]
-    half_of = [0] * len(of_first) + [1] * len(of_second)  # of each batch
+    fits = writes_to_stream(model)
+    batches, half_of = halves_of(ids, batch_size)
     whole = Layerwise(model, batches)
-    small = Layerwise(smaller, batches)
-    site_of = {site.block: site for site in sites(smaller, list(costs))}
-    for number in tqdm(range(len(small.layers)), disable=not progress, unit="block"):
-        if number not in site_of:
-            whole.advance()
-            small.advance()
-            continue
+    streams = [stream.clone() for stream in whole.streams]  # the smaller model's
+    for number in tqdm(range(len(whole.layers)), disable=not progress, unit="block"):
         # h, and what the block writes in the smaller model and in the whole one
-        site = site_of[number]
         hidden: list[Tensor] = []
         written: list[Tensor] = []
         targets: list[Tensor] = []
-        with units_hooked(smaller, [site], _keep(hidden)), hooked([site], _keep(written)):
-            small.advance()
-        with hooked(sites(model, [site.block]), _keep(targets)):
-            whole.advance()
+        with whole.layer() as run:
+            smaller = {number: blocks[number]} if number in blocks else {}
+            with swap(model, smaller):
+                sites_there = sites(model, list(smaller)) if smaller else []
+                with units_hooked(model, sites_there, _keep(hidden)), hooked(sites_there, _keep(written)):
+                    streams = [run(place, stream) for place, stream in enumerate(streams)]
+            with hooked(sites(model, list(smaller)) if smaller else [], _keep(targets)):
+                whole.advance()
         if not own_outputs:
-            written = small.streams
+            written = streams
             targets = whole.streams
-
-        # √w [h, 1] and √w r, with r = s − ŝ, half by half
-        layer = unit_layers(smaller, site)[-1]
-        cost = costs[site.block]
-        halves = [Moments(hidden[0].shape[-1] + 1, targets[0].shape[-1]) for _ in range(2)]
-        for h, target, now, half in zip(hidden, targets, written, half_of, strict=True):
-            weight = cost.weight.repeat(len(h))
-            r = (target - now).flatten(0, -2).double().cpu()
-            halves[half].update(weighted_rows(h.flatten(0, -2), weight), weight.sqrt()[:, None] * r)
-        added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
-        if added is None:
-            continue
-
-        # B is added to the readout, and the streams go on as if it had been there
-        slope = added[:-1]
-        constant = added[-1]
-        before = affine_of(layer)
-        write(layer, AffineMap(before.weight + slope, before.bias + constant))
-        for stream, h in zip(small.streams, hidden, strict=True):
-            stream += h @ slope.to(h) + constant.to(h)
+        if smaller and fits:
+            # √w [h, 1] and √w r, with r = s − ŝ, half by half
+            layer = unit_layers(model, sites_there[0])[-1]
+            cost = costs[number]
+            halves = [Moments(hidden[0].shape[-1] + 1, targets[0].shape[-1]) for _ in range(2)]
+            for h, target, now, half in zip(hidden, targets, written, half_of, strict=True):
+                weight = cost.weight.repeat(len(h))
+                r = (target - now).flatten(0, -2).double().cpu()
+                halves[half].update(weighted_rows(h.flatten(0, -2), weight), weight.sqrt()[:, None] * r)
+            added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
+            if added is not None:
+                # B is added to the readout, and the streams go on as if it had been there
+                slope = added[:-1]
+                constant = added[-1]
+                before = affine_of(layer)
+                write(layer, AffineMap(before.weight + slope, before.bias + constant))
+                for stream, h in zip(streams, hidden, strict=True):
+                    stream += h @ slope.to(h) + constant.to(h)
+        finish(number, smaller.get(number))
 
 
 def fit_correction(

@@ -24,7 +24,7 @@ of the text to fit on (`replace_one`), and how far it moves the predictions (`di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -41,12 +41,13 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import held_out
-from howlinear.instrument.swap_costs import swap_losses, swapped_passes
+from howlinear.instrument.swap_costs import swap_losses, swapped_passes, swapped_streams
 from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import logits, trunk
 from howlinear.models.layers import stack_of, streams_hooked
 from howlinear.models.load import check_causal
+from howlinear.models.shards import is_on_disk
 
 REPLACE_ONE = "replace one"
 """The signal that measures: what the swap costs on a few sequences of the text to fit on."""
@@ -109,7 +110,8 @@ def price(
         sums[block].add(x, y, g)
 
     with streams_hooked(model, priced, lambda site, hidden: sums[site.block].add_stream(hidden)):
-        predicted = loss_gradients(model, ids, list(maps), add, batch_size)
+        loss_gradients(model, ids, list(maps), add, batch_size)
+    predicted = ids[:, 1:].numel()
     return {block: sums[block].price(predicted) for block in maps}
 
 
@@ -388,32 +390,56 @@ def divergences(
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so nothing diverges")
-    at_hand: Tensor | None = None  # the batch whose predictions by the whole model are kept
-    log_p: list[Tensor] = []
+    if is_on_disk(model):
+        batches = _layer_divergences(model, replacements, ids.split(batch_size))
+    else:
+        at_hand: Tensor | None = None  # the batch whose predictions by the whole model are kept
+        log_p: list[Tensor] = []
 
-    def divergence(batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
-        nonlocal at_hand, log_p
-        predictions = logits(model, batch)[:, :-1]
-        # sequence by sequence: all at once would hold several copies of all logits
-        log_q = [scores.float().log_softmax(-1) for scores in predictions]
-        if batch is not at_hand:  # its first pass is that of the whole model
-            at_hand = batch
-            log_p = log_q
-        means = []
-        for p, q in zip(log_p, log_q, strict=True):
-            # KL = Σ p (log p − log q)
-            kl = (p.exp() * (p - q)).sum(-1)
-            means.append(kl.double().mean())
-        return torch.stack(means).cpu()
+        def divergence(batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
+            nonlocal at_hand, log_p
+            log_q = _log_probabilities(logits(model, batch))
+            if batch is not at_hand:  # its first pass is that of the whole model
+                at_hand = batch
+                log_p = log_q
+            return _divergence(log_p, log_q)
 
-    swaps = {block: (block, replacement) for block, replacement in replacements.items()}
-    _, batches = swapped_passes(model, swaps, ids, divergence, batch_size)
+        swaps = {block: (block, replacement) for block, replacement in replacements.items()}
+        _, batches = swapped_passes(model, swaps, ids, divergence, batch_size)
     means = {}
     for block, of_block in batches.items():
         means[block] = float(torch.cat(of_block).mean())
         if not means[block] < float("inf"):
             raise InputError(f"predictions with block {block} replaced are not finite: the weights overflow")
     return means
+
+
+@torch.no_grad()
+def _layer_divergences(
+    model: PreTrainedModel,
+    replacements: Mapping[int, Callable[[Tensor], Tensor]],
+    batches: Sequence[Int64[Tensor, "batch seq_len"]],
+) -> dict[int, list[Float[Tensor, " batch"]]]:
+    """Block → the divergence in each sequence of each batch, with one layer's weights at a time."""
+    text, swapped = swapped_streams(model, replacements, batches)
+    found: dict[int, list[Tensor]] = {block: [] for block in swapped}
+    with text.head() as predict:
+        for place, batch in enumerate(batches):
+            log_p = _log_probabilities(predict(batch, text.streams[place]))
+            for block, streams in swapped.items():
+                found[block].append(_divergence(log_p, _log_probabilities(predict(batch, streams[place]))))
+    return found
+
+
+def _log_probabilities(predictions: Float[Tensor, "batch seq_len vocabulary"]) -> list[Tensor]:
+    """Of each next token, sequence by sequence: all at once would hold several copies of all logits."""
+    return [scores.float().log_softmax(-1) for scores in predictions[:, :-1]]
+
+
+def _divergence(log_p: Sequence[Tensor], log_q: Sequence[Tensor]) -> Float[Tensor, " batch"]:
+    """The mean of KL = Σ p (log p − log q) in each sequence."""
+    means = [(p.exp() * (p - q)).sum(-1).double().mean() for p, q in zip(log_p, log_q, strict=True)]
+    return torch.stack(means).cpu()
 
 
 # --- all of them

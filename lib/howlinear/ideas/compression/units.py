@@ -21,7 +21,7 @@ the blocks before the sink is made, and a tenth in those behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,8 @@ from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import trunk
+from howlinear.models.layerwise import Layerwise
+from howlinear.models.shards import is_on_disk
 from howlinear.models.units import unit_count, units_hooked
 
 RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
@@ -46,6 +48,9 @@ copies of one another; which of them suits a block and the rows there are, `choo
 
 TRIED_SHARE = 2 / 3
 """The share of a block's units that ridges are tried with: what stays where SmolLM2 gives up a fifth of its own."""
+
+Halves = tuple[Float[Tensor, "m_and_1 m_and_1"], Float[Tensor, "m_and_1 m_and_1"]]
+"""Second moments of a block's units on the two halves of a text."""
 
 PANEL = 64  # units that go before the matrices are brought up to date
 
@@ -141,19 +146,30 @@ def mean_of(second: Float[Tensor, "m_and_1 m_and_1"]) -> Float[Tensor, " m"]:
 
 
 def error_costs(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int], batch_size: int = 4
-) -> dict[int, ErrorCost]:
-    """What errors cost, by one forward and one backward pass."""
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    blocks: list[int],
+    costs: MutableMapping[int, ErrorCost],
+    batch_size: int = 4,
+) -> None:
+    """Put what errors cost into `costs`, block after block, by one forward and one backward pass."""
     width = width_of(model)
-    metric = {block: torch.zeros(width, width, dtype=torch.float64) for block in blocks}  # Σ g gᵀ
-    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}  # Σ ‖g‖², by position
+    predicted = ids[:, 1:].numel()
+    sums: dict[int, tuple[Tensor, Tensor]] = {}  # of blocks that are begun, Σ g gᵀ, and Σ ‖g‖² by position
 
     def add(block: int, _: Tensor, __: Tensor, g: Tensor) -> None:
-        add_gram(metric[block], g.flatten(0, 1).contiguous())
-        squares[block] += g.square().sum((0, 2))
+        if block not in sums:
+            shapes = (width, width), (ids.shape[1],)
+            sums[block] = tuple(torch.zeros(shape, dtype=torch.float64) for shape in shapes)
+        metric, squares = sums[block]
+        add_gram(metric, g.flatten(0, 1).contiguous())
+        squares += g.square().sum((0, 2))
 
-    predicted = loss_gradients(model, ids, blocks, add, batch_size)
-    return {block: ErrorCost(metric[block] / predicted, position_weights(squares[block])) for block in blocks}
+    def finish(block: int) -> None:
+        metric, squares = sums.pop(block)
+        costs[block] = ErrorCost(metric / predicted, position_weights(squares))
+
+    loss_gradients(model, ids, blocks, add, batch_size, finish)
 
 
 def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
@@ -210,8 +226,62 @@ def unit_moments(
     return moments
 
 
+def halves_of(
+    ids: Int64[Tensor, "n seq_len"], batch_size: int
+) -> tuple[list[Int64[Tensor, "batch seq_len"]], list[int]]:
+    """The first and the second half of a text, so that few documents are in both, in batches.
+
+    Returns:
+        The batches, and of each in which half it is, 0 or 1.
+    """
+    batches = [half.split(batch_size) if len(half) else () for half in ids.tensor_split(2)]
+    return [*batches[0], *batches[1]], [0] * len(batches[0]) + [1] * len(batches[1])
+
+
+@torch.no_grad()
+def unit_grams(
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    weights: Mapping[int, Float[Tensor, " seq_len"]],
+    batch_size: int = 8,
+) -> Iterator[tuple[Site, Halves]]:
+    """Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block.
+
+    Of a model whose weights stay on disk, a block's are there until the next one is asked for.
+    """
+    chosen = {site.block: site for site in sites(model, list(weights))}
+    if not is_on_disk(model):
+        of_halves = [unit_moments(model, half, weights, batch_size) for half in ids.tensor_split(2)]
+        for block, site in chosen.items():
+            yield site, tuple(gram(half.pop(block)) for half in of_halves)
+        return
+    batches, half_of = halves_of(ids, batch_size)
+    text = Layerwise(model, batches)
+    while text.passed < len(text.layers):
+        site = chosen.get(text.passed)
+        if site is None:
+            text.advance()
+            continue
+        with text.layer():
+            yield site, _next_grams(text, site, weights[site.block], half_of)
+
+
+def _next_grams(text: Layerwise, site: Site, weight: Float[Tensor, " seq_len"], half_of: list[int]) -> Halves:
+    """The same of the block in the layer that a text is moved through."""
+    moments = [Moments(unit_count(text.model, site) + 1) for _ in range(2)]
+    begun: list[int] = []
+
+    def keep(_: Site, h: Tensor) -> None:
+        rows = weighted_rows(h.flatten(0, -2).cpu(), weight.repeat(len(h)))
+        moments[half_of[begun[-1]]].update(rows)
+
+    with units_hooked(text.model, [site], keep):
+        text.advance(begun.append)
+    return gram(moments[0]), gram(moments[1])
+
+
 def choose_ridge(
-    halves: tuple[Float[Tensor, "m_and_1 m_and_1"], Float[Tensor, "m_and_1 m_and_1"]],
+    halves: Halves,
     readout: AffineMap,
     metric: Float[Tensor, "d d"],
     centred: bool,

@@ -1,0 +1,144 @@
+"""A model whose weights stay in their files is compressed layer by layer: the same copy, bit for bit."""
+
+import gc
+import json
+
+import pytest
+import torch
+
+import howlinear as hl
+from helpers.families import small
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError, SourceError
+from howlinear.ideas.compression import own_units
+from howlinear.ideas.compression.calibration import InFiles
+from howlinear.ideas.compression.units import UnitMoments
+from howlinear.models.layerwise import Layerwise
+from howlinear.models.load import load_on_disk
+from howlinear.models.replace import units_left
+
+ROWS, SEQ_LEN = 96, 32
+
+
+def saved(name, folder, **options):
+    small(name).save_pretrained(folder, **options)
+    return str(folder)
+
+
+def text(folder):
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    return torch.randint(vocabulary, (ROWS, SEQ_LEN), generator=torch.Generator().manual_seed(0))
+
+
+def assert_same(found, expected, folder):
+    """Two compressions, and the folders of both once they are saved."""
+    assert found.units == expected.units
+    for name in ("base", "perplexity", "delta", "price", "next_price"):
+        assert getattr(found, name) == getattr(expected, name), name
+    hl.save(found.model, folder / "found")
+    hl.save(expected.model, folder / "expected")
+    for file in ("config.json", "generation_config.json"):
+        assert (folder / "found" / file).read_text() == (folder / "expected" / file).read_text()
+    again, plain = (hl.load_model(folder / name).state_dict() for name in ("found", "expected"))
+    assert again.keys() == plain.keys()
+    assert all(torch.equal(again[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2",
+        "llama",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("gpt_neo", "falcon", "gpt_neox", "gptj", "gemma2", "gemma3_text", "olmo2", "qwen3", "stablelm")
+        ),
+    ],
+)
+def test_the_copy_is_that_of_the_whole_model(name, tmp_path):
+    folder = saved(name, tmp_path, max_shard_size="20KB")
+    given = text(tmp_path)
+    found, expected = (hl.compress(folder, given, 0.9, layerwise=layerwise) for layerwise in (True, False))
+    assert len(set(found.units.values())) > 1
+    assert_same(found, expected, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_parameters": 0.9, "alike": True},
+        {"max_parameters": 0.95, "blocks": [1]},
+        {"max_dppl": 0.3, "batch_size": 5},
+        {"max_parameters": 0.9, "multiple": 8},
+    ],
+)
+def test_every_way_to_ask_is_answered_alike(options, tmp_path):
+    folder = saved("llama", tmp_path)
+    given = text(tmp_path)
+    assert_same(*(hl.compress(folder, given, **options, layerwise=way) for way in (True, False)), tmp_path)
+
+
+@pytest.mark.long
+def test_a_smaller_copy_is_compressed_and_measured_on(tmp_path):
+    folder = saved("gpt2", tmp_path)
+    given = text(tmp_path)
+    first = hl.compress(folder, given, 0.9, layerwise=True)
+    hl.save(first.model, tmp_path / "first")
+    again, plain = (hl.compress(tmp_path / "first", given, 0.8, layerwise=way) for way in (True, False))
+    assert_same(again, plain, tmp_path)
+    assert units_left(again.model.config) == again.units
+    assert hl.perplexity(again.model, given) == hl.perplexity(hl.load_model(tmp_path / "found"), given)
+
+
+def test_there_is_one_layer_of_weights_at_a_time(tmp_path, monkeypatch):
+    model = load_on_disk(saved("llama", tmp_path))
+    most = []
+    run = Layerwise.layer
+
+    def watched(self):
+        there = [name for name, weight in self.model.named_parameters() if not weight.is_meta]
+        most.append(there)
+        return run(self)
+
+    monkeypatch.setattr(Layerwise, "layer", watched)
+    found = hl.compress(model, text(tmp_path), 0.9)
+    assert most
+    # advance() asks for a layer within which all is done: it is the same one
+    assert all(len({name.split(".")[2] for name in there if ".layers." in name}) <= 1 for there in most)
+    assert all(parameter.is_meta for parameter in (*model.parameters(), *found.model.parameters()))
+
+
+def test_what_is_found_of_a_block_comes_back_as_it_was():
+    found = InFiles(UnitMoments)
+    first = UnitMoments(Moments(3).update(torch.randn(9, 3)).sxx, 0.03)
+    found[2], found[0] = first, UnitMoments(first.second + 1, 1e-6)
+    assert list(found) == [2, 0]
+    assert torch.equal(found[2].second, first.second)
+    assert (found[2].ridge, found[0].ridge) == (0.03, 1e-6)
+    del found[2]
+    assert list(found) == [0]
+    with pytest.raises(KeyError):
+        found[2]
+
+
+def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):
+    folders = []
+    opened = own_units.load_on_disk
+    monkeypatch.setattr(own_units, "load_on_disk", lambda name, *_, **__: folders.append(name) or opened(name))
+    found = hl.compress(saved("gpt2", tmp_path), text(tmp_path), 0.9, layerwise=True)
+    (folder,) = (type(tmp_path)(name) for name in folders)
+    assert any(folder.glob("*.safetensors"))
+    del found
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_what_cannot_be_had_layer_by_layer_is_refused(tmp_path):
+    saved("gpt2", tmp_path)
+    with pytest.raises(InputError, match="layerwise"):
+        hl.compress(small("gpt2"), text(tmp_path), 0.9, layerwise=True)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(SourceError, match="cannot load"):
+        hl.compress(tmp_path, text(tmp_path), 0.9, layerwise=True)
