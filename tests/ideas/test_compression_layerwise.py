@@ -142,3 +142,20 @@ def test_what_cannot_be_had_layer_by_layer_is_refused(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(SourceError, match="cannot load"):
         hl.compress(tmp_path, text(tmp_path), 0.9, layerwise=True)
+
+
+def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
+    folder = saved("gpt2", tmp_path)
+    given = text(tmp_path)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    for place in ("loss_gradients", "calibration"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"howlinear.ideas.compression.{place}.save_file", full)
+            with pytest.raises(SourceError, match="No space left"):
+                hl.compress(folder, given, 0.9, layerwise=True)
+    monkeypatch.setattr("howlinear.models.shards.save_file", full)
+    with pytest.raises(SourceError, match="No space left"):
+        hl.compress(folder, given, 0.9, layerwise=True)

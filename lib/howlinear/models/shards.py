@@ -24,6 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 from transformers.utils.hub import get_checkpoint_shard_files
 
 from howlinear.errors import SourceError
+from howlinear.files import atomic
 from howlinear.models.sources import loading, reading
 
 CHUNK = 2**26
@@ -141,7 +142,8 @@ class ShardWriter:
         for path, module in modules.items():
             weights |= {f"{path}.{name}": tensor.contiguous() for name, tensor in module.state_dict().items()}
         file = f"model-{len(set(self._file_of.values())) + 1:05}.safetensors"
-        save_file(weights, self._folder / file, metadata={"format": "pt"})  # as transformers wants to be told
+        with atomic.written_aside(self._folder / file) as aside:
+            save_file(weights, aside, metadata={"format": "pt"})  # as transformers wants to be told
         self._file_of |= dict.fromkeys(weights, file)
 
     def finish(self, model: PreTrainedModel) -> None:
@@ -149,7 +151,7 @@ class ShardWriter:
         for name in list(self._unwritten):
             self.write(name)
         index = {"metadata": {}, "weight_map": self._file_of}
-        (self._folder / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        atomic.write_text(self._folder / SAFE_WEIGHTS_INDEX_NAME, json.dumps(index, indent=2))
         save_config(model, self._folder)
 
 

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.files import atomic
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 from howlinear.models.load import check_causal
@@ -99,7 +100,8 @@ class InFiles(MutableMapping[int, Found]):
         """Write what was found of a block."""
         file = self._folder / f"{block}.safetensors"
         numbers = {field.name: getattr(found, field.name) for field in fields(self.kind)}
-        save_file({name: torch.as_tensor(given, dtype=torch.float64) for name, given in numbers.items()}, file)
+        with atomic.written_aside(file) as aside:
+            save_file({name: torch.as_tensor(given, dtype=torch.float64) for name, given in numbers.items()}, aside)
         self._files[block] = file
 
     def __getitem__(self, block: int) -> Found:

@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.files import atomic
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.forward import logits
@@ -82,7 +83,8 @@ def _layer_by_layer(
         text = Layerwise(model, batches)
         files = [Path(folder) / f"{number}.safetensors" for number in range(len(text.layers))]
         for file in files:
-            save_file({str(place): stream.contiguous() for place, stream in enumerate(text.streams)}, file)
+            with atomic.written_aside(file) as aside:
+                save_file({str(place): stream.contiguous() for place, stream in enumerate(text.streams)}, aside)
             text.advance()
 
         # streams → the loss's gradient at them, first behind the last layer
