@@ -159,3 +159,31 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("howlinear.models.shards.save_file", full)
     with pytest.raises(SourceError, match="No space left"):
         hl.compress(folder, given, 0.9, layerwise=True)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model, ids: hl.compress_to(model, ids, 1.0),
+        lambda model, ids: hl.replace(model, {0: torch.nn.Linear(16, 16)}),
+        lambda model, ids: hl.to_decilm(model),
+        lambda model, ids: hl.capture(model, ids),
+        lambda model, ids: hl.token_errors(model, ids),
+        lambda model, ids: hl.accuracy(model, [{"question": "a", "choices": ["b", "c"], "answer": 0}]),
+    ],
+)
+def test_what_takes_all_weights_at_once_refuses_a_model_that_has_them_in_files(ask, tmp_path):
+    model = load_on_disk(saved("llama", tmp_path))
+    with pytest.raises(InputError, match="hl.load_model"):
+        ask(model, text(tmp_path))
+
+
+def test_a_model_on_disk_is_saved_as_it_lies_there_and_never_once_it_is_changed(tmp_path):
+    model = load_on_disk(saved("gpt2", tmp_path / "model"))
+    hl.save(model, tmp_path / "copy")
+    before, after = (hl.load_model(tmp_path / name).state_dict() for name in ("model", "copy"))
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    model.transformer.ln_f = torch.nn.LayerNorm(16)
+    with pytest.raises(InputError, match="load it whole"):
+        hl.save(model, tmp_path / "changed")
+    assert not (tmp_path / "changed").exists()

@@ -96,7 +96,7 @@ def measure(
             layerwise = True if work is not None else (None if possible else False)
         model = opened(model, layerwise)
         layerwise = False  # unless its weights stayed on disk: else it is measured as a whole, and that has been said
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     layerwise = layerwise or is_on_disk(model)
     if layerwise and not possible:
         raise InputError("layer by layer there is no tolerance, no split by the token and no torchrun: leave them out")

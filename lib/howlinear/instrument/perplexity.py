@@ -72,7 +72,7 @@ def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> f
     Raises:
         InputError: nothing to predict, a model that predicts no next token, or a loss that is not finite.
     """
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     scored = scored_of(text, model, **rows)
     check_causal(model)
     return mean_perplexity(_losses(model, scored, batch_size), scored.predicted)
@@ -245,7 +245,7 @@ def losses(
     Raises:
         InputError: a model that predicts no next token, nothing to predict, or a loss that is not finite.
     """
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     check_causal(model)
     return _losses(model, scored_of(ids, model), batch_size)
 

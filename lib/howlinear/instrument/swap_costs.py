@@ -72,7 +72,7 @@ def swap_costs(
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
     batch_size = check_count("batch_size", batch_size)
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     maps, site = maps_and_site(maps, site)
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read

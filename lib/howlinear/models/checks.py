@@ -54,12 +54,21 @@ def unwrapped(model: Any) -> PreTrainedModel:
     raise InputError(f"a {kind} is no transformers model: give a PreTrainedModel, or a name to hl.load_model")
 
 
-def check_weights(model: PreTrainedModel) -> None:
+def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
     """Refuse a model whose weights are not there, unless they are brought from where they rest.
+
+    Args:
+        model: the model.
+        on_disk: whether they may be in files that are read layer by layer.
 
     Raises:
         InputError: it lies on the meta device.
     """
+    if is_on_disk(model) and not on_disk:
+        raise InputError(
+            f"the weights of this {type(model).__name__} stay in their files, and this takes all of them at once: load "
+            "it whole, model = hl.load_model(…), of a compressed one from the folder that hl.save wrote"
+        )
     offloaded = any(hasattr(part, "_hf_hook") for part in model.modules()) or is_on_disk(model)
     if not offloaded and any(parameter.is_meta for parameter in model.parameters()):
         kind = type(model).__name__

@@ -88,7 +88,7 @@ def load_model(
             dtype, no accelerate or bitsandbytes, or no module that `sites` names.
     """
     if not isinstance(name, str | Path):
-        model = model_of(name)
+        model = model_of(name, on_disk=True)
         if revision is not None:
             raise _no_revision("a model in memory", revision)
         if dtype is not None or device_map is not None or bits is not None:
@@ -108,8 +108,12 @@ def load_model(
     return model
 
 
-def model_of(model: Any) -> PreTrainedModel:
+def model_of(model: Any, on_disk: bool = False) -> PreTrainedModel:
     """The model that a name or a path stands for, or that an object is or wraps, in the mode that it is in.
+
+    Args:
+        model: any of these.
+        on_disk: whether the weights may stay in their files, see `load_on_disk`.
 
     Raises:
         SourceError: nothing is there by that name.
@@ -118,7 +122,7 @@ def model_of(model: Any) -> PreTrainedModel:
     if isinstance(model, str | Path):
         return load_model(model)
     inside = unwrapped(model)
-    check_weights(inside)
+    check_weights(inside, on_disk)
     return inside
 
 
@@ -314,7 +318,7 @@ def _lacks(model: PreTrainedModel, missing: list[str]) -> str:
 
 def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
     """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     check_count("seed", seed, least=0)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.checks import is_written_over, unwrapped
+from howlinear.models.checks import check_weights, is_written_over, unwrapped
 from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, values_beside, width_of
 from howlinear.models.swap import maps_and_site, swap
 from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
@@ -42,6 +42,7 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
             than FFNs, or a model over devices.
     """
     model = unwrapped(model)
+    check_weights(model)
     maps, site = maps_and_site(maps)
     if site != "ffn":
         raise InputError(f"maps of {KINDS[site]} take its place for a while alone (swap): replace is for FFN blocks")

@@ -157,7 +157,7 @@ def load_corpus(
             one that was pinned.
         InputError: nothing but blanks, something else than text, or a column that is not there.
     """
-    tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model_of(model))
+    tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model_of(model, on_disk=True))
     plain.check_way(documents)
     name = str(text)
     if isinstance(text, str | Path):

@@ -151,7 +151,7 @@ def compress(
         raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")
     batch_size = check_count("batch_size", batch_size)
     check_count("multiple", multiple)
-    model = opened(model, layerwise) if isinstance(model, str | Path) else model_of(model)
+    model = opened(model, layerwise) if isinstance(model, str | Path) else model_of(model, on_disk=True)
     if layerwise and not is_on_disk(model):
         raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")
     rows = without_padding(rows_of(rows, model))

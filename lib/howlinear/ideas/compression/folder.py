@@ -33,7 +33,7 @@ def save(
 
     Args:
         model: what `replace` or `compress` made; float32 weights give the same logits, bit for bit, when they are
-            loaded again.
+            loaded again. Of one whose weights stay in their files, these are copied.
         folder: where to.
         card: README.md, see `card.compressed_card`; by default what the model itself tells (`card.plain_card`).
         tokenizer: to lie beside the weights; by default the model's own, if it has one.
@@ -46,9 +46,11 @@ def save(
         SourceError: something is there, or it cannot be written.
         InputError: no model, or one that would not load again (`load.weights_to_save`).
     """
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     folder = check_output_folder(folder, force)
     weights = None if is_on_disk(model) else weights_to_save(model)
+    if weights is None and not all(parameter.is_meta for parameter in model.parameters()):
+        raise InputError("some weights of this model are others than its files hold: load it whole, hl.load_model(…)")
     if card is None:
         card = plain_card(model)
     if tokenizer is None:
