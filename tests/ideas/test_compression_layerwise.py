@@ -174,7 +174,7 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
 )
 def test_what_takes_all_weights_at_once_refuses_a_model_that_has_them_in_files(ask, tmp_path):
     model = load_on_disk(saved("llama", tmp_path))
-    with pytest.raises(InputError, match="hl.load_model"):
+    with pytest.raises(InputError, match="load it whole"):
         ask(model, text(tmp_path))
 
 
