@@ -1,5 +1,6 @@
 import bz2
 import codecs
+import csv
 import gzip
 import json
 import lzma
@@ -362,3 +363,28 @@ def test_a_book_is_cut_at_headings_after_two_blank_lines_and_not_in_its_contents
 def test_a_book_may_begin_with_a_heading():
     assert sections(["CHAPTER 1.", "Text."], CHAPTER) == ["CHAPTER 1.\nText."]
     assert sections([], CHAPTER) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("t.tsv", 'text\tn\n"one\t1\nsaid "two"\t2\nthree"\t3\n', ['"one', 'said "two"', 'three"']),
+        ("t.tsv", 'text\tn\n"one\t1\ntwo\t2\n', ['"one', "two"]),
+        ("t.tsv", 'text\tn\n"on""e"\t1\n"t\two\nthree\n"\t2\n', ['on"e', "t\two\nthree\n"]),
+        ("t.csv", 'text,n\n"one,1\ntwo" and "three",2\n', ['"one', 'two" and "three"']),
+        ("t.csv", 'text,n\n"on""e",1\n"tw,o\n",2\n', ['on"e', "tw,o\n"]),
+        ("t.csv", f'text\n"{"long " * 100_000}"\n', ["long " * 100_000]),
+    ],
+)
+def test_quotes_that_no_cell_is_within_are_of_the_texts(tmp_path, name, content, texts):
+    (tmp_path / name).write_text(content)
+    assert read_path(tmp_path / name, "text") == (texts, "")
+
+
+@pytest.mark.parametrize("quoted", ['"open', '"on"e', '"'])
+def test_a_cell_that_a_quote_leaves_open_is_refused_by_its_line(tmp_path, quoted):
+    longest = csv.field_size_limit()
+    (tmp_path / "t.csv").write_text(f'text,n\n"one\ntwo",1\n\n{quoted},2\nthree,3\n')
+    with pytest.raises(SourceError, match=r"t\.csv as \.csv: line 5 "):
+        read_path(tmp_path / "t.csv", "text")
+    assert csv.field_size_limit() == longest

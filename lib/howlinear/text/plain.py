@@ -8,6 +8,7 @@ licence.
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
 import json
@@ -170,10 +171,40 @@ def read_table(path: Path) -> Any:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header: commas in a text
                 separator = "\t" if ending == ".tsv" else ","
-                return pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, index_col=False)
+                as_written = {"dtype": str, "keep_default_na": False, "index_col": False}
+                return pd.read_csv(io.StringIO(text), sep=separator, quoting=_quoting(text, separator), **as_written)
         return pd.DataFrame(_json_rows(text, ending), dtype=object)
     except (ValueError, OSError, LookupError, RecursionError, pd.errors.ParserWarning) as error:  # of damaged files
         raise SourceError(f"cannot read {path} as {ending or 'a data set'}: {in_one_line(error)}") from error
+
+
+def _quoting(text: str, separator: str) -> int:
+    """Whether quotes around a table's cells belong to csv, or, as in most .tsv, to the texts.
+
+    They belong to the texts where every line has as many cells as the first if they do, and else a cell would not end,
+    or, of a .tsv, hold tabs and run over several lines.
+
+    Raises:
+        ValueError: it can be neither; names the line.
+    """
+    lines = [line for line in text.split("\n") if line]
+    stand_alone = len({line.count(separator) for line in lines}) == 1
+    as_csv = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+    longest = csv.field_size_limit(len(text) + 1)  # of all readers, until it is set again
+    read, count = 0, 0  # lines read; rows, blank ones left out
+    try:
+        for row in as_csv:
+            read, count = as_csv.line_num, count + bool(row)
+    except csv.Error as error:
+        if stand_alone:
+            return csv.QUOTE_NONE
+        raise ValueError(
+            f'line {read + 1} has a cell that begins with a quote and ends with none; write "" for each quote inside it'
+        ) from error
+    finally:
+        csv.field_size_limit(longest)
+    joins_cells = separator == "\t" and stand_alone and separator in lines[0] and count < len(lines)
+    return csv.QUOTE_NONE if joins_cells else csv.QUOTE_MINIMAL
 
 
 def _unpacked(path: Path) -> bytes:
