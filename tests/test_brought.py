@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import howlinear as hl
 from conftest import byte_tokenizer, tiny
 from howlinear.errors import HowlinearError, InputError
-from howlinear.instrument.brought import gathered, rows_of
+from howlinear.instrument.brought import rows_of
+from howlinear.text.gathered import gathered
 from howlinear.training.minis import new_model
 
 LENGTH, VOCABULARY = 16, 257
@@ -319,14 +320,18 @@ def test_padded_sequences_of_more_kinds_are_read_as_the_same(model, padded, kind
 def test_texts_of_more_kinds_are_read_as_the_same(model, tmp_path, kind):
     expected = rows_of(lines(), model, 8192, LENGTH)
     assert rows_of(MORE_TEXTS[kind](tmp_path), model, 8192, LENGTH).sha256 == expected.sha256
+    assert hl.load_corpus(MORE_TEXTS[kind](tmp_path), model).rows(8192, LENGTH).sha256 == expected.sha256
 
 
 def test_a_column_of_rows_may_be_named(model):
-    rows = [{"title": "a", "body": line} for line in lines()] + [{"title": "b", "body": None}]
+    rows = [{"title": "a", "body": line} for line in lines()] + [{"title": "b", "body": None}, {"title": "c"}]
+    columns = {"title": ["a"] * len(lines()), "body": lines()}
     expected = rows_of(lines(), model, 8192, LENGTH)
-    assert hl.load_corpus(rows, model, text_column="body").rows(8192, LENGTH).sha256 == expected.sha256
-    with pytest.raises(InputError, match="which column of the first row is text"):
-        hl.load_corpus(rows, model)
+    for given in (rows, columns, DataLoader(rows[:-2])):
+        assert hl.load_corpus(given, model, text_column="body").rows(8192, LENGTH).sha256 == expected.sha256
+        for call in (hl.load_corpus, lambda given, model: hl.measure(model, given)):
+            with pytest.raises(InputError, match="which column of the rows is text"):
+                call(given, model)
 
 
 @pytest.mark.parametrize("kind", MORE_BAD)
@@ -346,6 +351,17 @@ def test_splits_are_named_and_none_is_taken(model, ids):
         split = datasets.Dataset.from_dict(columns)
         for given in ({"a": split, "b": split}, datasets.DatasetDict(a=split, b=split)):
             assert "a, b" in one_line(lambda given=given: rows_of(given, model))
+
+
+@pytest.mark.parametrize(("shape", "reason"), [((640, 1), "at least two tokens"), ((7, LENGTH), "two document folds")])
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_swaps_without_a_cost_are_refused_before_the_model_runs(model, monkeypatch, shape, reason, layerwise):
+    ids = torch.randint(0, VOCABULARY, shape, generator=torch.Generator().manual_seed(3))
+    monkeypatch.setattr(type(model), "forward", None)
+    with pytest.raises(InputError, match=reason):
+        hl.measure(model, ids, swap=True, layerwise=layerwise)
+    with pytest.raises(InputError, match="predicts no next token"):
+        hl.measure(model.base_model, ids, swap=True, layerwise=layerwise)
 
 
 def test_sequences_of_one_token_are_measured_without_a_perplexity(model):

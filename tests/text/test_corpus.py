@@ -333,11 +333,11 @@ def test_a_text_in_the_place_of_its_name_is_not_said_whole(tokenizer, text):
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        (3, {}, "a int is no text"),
+        (3, {}, "3 is no text"),
         (torch.zeros(2, 3), {}, "a Tensor is no text"),
         ({"input_ids": [[1]]}, {}, "a dict is no text"),
         (datasets.DatasetDict(train=datasets.Dataset.from_dict({"text": ["a"]})), {}, "one split of it"),
-        (["one", 2], {}, "a list holds int at place 1"),
+        (["one", 2], {}, "place 1 is 2, no string"),
         ([" ", ""], {}, "2 strings is empty"),
         (["one"], {"documents": "page"}, "documents='page': use auto, file, blank, line"),
         (pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "give text_column= "),

@@ -25,6 +25,7 @@ from howlinear.models.checks import check_count
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
+from howlinear.text.gathered import gathered
 from howlinear.text.library import PAPERS, check_known, read_as_the_paper, read_public
 from howlinear.text.pack import pack, pack_contiguous
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, Rows, TokenRows
@@ -141,8 +142,8 @@ def load_corpus(
         text: `docs`, `code` or `cpp` (offline); `wikitext`, `wikitext_test`, `moby_dick` or `puzzles` (the paper's;
             see `text.library` for where from); the path of a UTF-8 text file, of a folder of them, or of a table
             (.jsonl, .json, .csv, .tsv, .parquet), which a folder may hold too; the id of any data set on the Hub, of
-            which only what is needed is fetched (`text.streams`); strings, or rows as dicts, in anything iterable; a
-            `datasets.Dataset` or `IterableDataset`; a table of pandas, polars or pyarrow.
+            which only what is needed is fetched (`text.streams`); strings, or rows as dicts, in anything iterable, or a
+            dict of columns; a `datasets.Dataset` or `IterableDataset`; a table of pandas, polars or pyarrow.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
         text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
@@ -185,7 +186,7 @@ def load_corpus(
     elif isinstance(text, str | Path):
         texts, passed_over = plain.read_path(Path(name), text_column)
     else:
-        name, texts = _strings(text, text_column)
+        name, texts = _strings(gathered(text, text_column), text_column)
     cut, how = _documents_of(texts, documents, name)
     return Corpus(name, tokenizer, cut, note="; ".join(note for note in (how, passed_over) if note))
 
@@ -196,7 +197,6 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
     Raises:
         InputError: it is neither.
     """
-    plain.check_not_splits(given)
     if hasattr(given, "columns") or isinstance(getattr(given, "column_names", None), list):
         texts = plain.column_of(given, column, "the data set")
         return f"a data set of {len(texts):,} rows", texts

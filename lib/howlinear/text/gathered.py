@@ -1,0 +1,280 @@
+"""Whatever holds strings or token ids, as a list of the strings or as one batch of the ids.
+
+`load_corpus` and all that takes rows begin here, so that a text may come as the same things everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from howlinear.errors import InputError
+from howlinear.models.checks import as_tensor
+from howlinear.text.plain import (
+    COLUMNS,
+    as_list,
+    cells_of,
+    check_column,
+    check_not_splits,
+    filled,
+    listed,
+    usual_column,
+)
+from howlinear.text.rows import Rows, RowsOnRecord
+from howlinear.text.streams import is_stream
+
+
+def gathered(brought: Any, column: str | None = None) -> Any:
+    """Batches and examples of token ids as one batch, and strings of any kind as a list; anything else as it is.
+
+    Batches come from a `DataLoader` or anything else that is iterable; examples from a tokenised data set, one of
+    torch, or as a list of what a tokenizer returns. Shorter ones are padded on the right, with a mask that says so.
+    Strings may stand in dicts, as the rows of a data set do, in a column that is named or usual.
+
+    Raises:
+        InputError: what is neither, or batches that are not of one kind.
+    """
+    if brought is None or isinstance(brought, int | float | bool):
+        raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
+    if isinstance(brought, Rows | RowsOnRecord | Tensor | str | Path):
+        return brought
+    if isinstance(brought, Mapping):
+        check_not_splits(brought)
+        return _cells(brought, column) or brought  # rows of a data set come as a dict of its columns
+    if is_tokenised(brought):
+        names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
+        cells = zip(*(cells_of(brought, name) for name in names), strict=True)
+        return _joined([dict(zip(names, example, strict=True)) for example in cells])
+    of_torch = isinstance(brought, Dataset) and not is_stream(brought)
+    if of_torch or isinstance(brought, DataLoader | Iterator):
+        batches = _examples(brought) if of_torch else _batches(brought)
+        if not batches:
+            raise InputError(f"this {type(brought).__name__} gives no batch")
+        return _texts(batches, column) or _joined(batches)
+    if is_table(brought):
+        return brought
+    if _is_column(brought):
+        cells = filled(as_list(brought))
+        return _no_paths(cells) if are_strings(cells) else cells
+    if not isinstance(brought, Iterable) or isinstance(brought, bytes) or hasattr(brought, "__array__"):
+        return brought
+    batches = _no_paths(listed(brought))
+    texts = _texts(batches, column)
+    if texts:
+        return texts
+    if any(isinstance(item, str | bytes) for item in batches):
+        place = next(place for place, item in enumerate(batches) if not isinstance(item, str))
+        raise InputError(
+            f"of these {len(batches)} items place {place} is {batches[place]!r:.40}, no string: give strings"
+        )
+    if _are_ids_and_mask(batches, axes=2):
+        return _named(batches)
+    are_batches = all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches)
+    if batches and are_batches and not isinstance(brought, tuple):
+        return _joined([_checked(batch) for batch in batches])
+    return brought
+
+
+IDS_AND_MASKS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+
+
+def are_strings(items: Any) -> bool:
+    """Whether something is a list or tuple of strings, one or more."""
+    return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
+
+
+def _is_column(brought: Any) -> bool:
+    """Whether something is a column of a table of pandas, polars or pyarrow, or an array of what may be strings."""
+    if isinstance(brought, np.ndarray):
+        return brought.dtype.kind in "OUT"
+    return hasattr(brought, "to_list") or hasattr(brought, "to_pylist")
+
+
+def _no_paths(items: list[Any]) -> list[Any]:
+    """The items, unless all of them say where texts lie, and are none.
+
+    Raises:
+        InputError: they do.
+    """
+    if items and all(isinstance(item, str | Path) and os.path.isfile(item) for item in items):
+        raise InputError(f"{len(items)} paths of files, as {str(items[0])!r}: give their folder, or their texts")
+    return items
+
+
+def _texts(items: list[Any], column: str | None) -> list[str]:
+    """The strings that items are, or that stand in their column of text, one or a batch of them; none of others."""
+    texts = []
+    for item in items:
+        cells = _cells(item, column)
+        if cells is None:
+            return []
+        texts += cells
+    return texts
+
+
+def _cells(item: Any, column: str | None) -> list[str] | None:
+    """The strings of an item, of which an empty cell has none; None if it is no text.
+
+    Raises:
+        InputError: it holds strings, and it cannot be told which of them are the text.
+    """
+    if isinstance(item, str):
+        return [item]
+    if not isinstance(item, Mapping) or "input_ids" in item:
+        return None
+    column = usual_column([*item]) if column is None else column
+    if column is None:
+        if any(are_strings(cells) or isinstance(cells, str) for cells in item.values()):
+            check_column([*map(str, item)], column, "the rows")
+        return None
+    cells = item.get(column)
+    if cells is None:
+        return []
+    if isinstance(cells, str):
+        return [cells]
+    cells = filled(as_list(cells)) if isinstance(cells, list | tuple) or _is_column(cells) else None
+    return cells if are_strings(cells) else None
+
+
+def _examples(data: Any, order: Iterable[int] | None = None) -> list[Any]:
+    """What a data set of torch, or of a loader, holds, in its own order or another; of a tuple each part an array.
+
+    Raises:
+        InputError: it is neither iterable nor of a length.
+    """
+    if isinstance(data, IterableDataset):
+        items = list(data)
+    elif hasattr(data, "__len__"):
+        items = [data[place] for place in (range(len(data)) if order is None else order)]
+    else:
+        kind = type(data).__name__
+        raise InputError(f"this {kind} has no length: give it a __len__, or give a generator of its examples")
+    return [tuple(map(_as_array, item)) if isinstance(item, tuple) else item for item in items]
+
+
+def _as_array(part: Any) -> Any:
+    return part if hasattr(part, "shape") else np.asarray(part)
+
+
+def _batches(brought: DataLoader | Iterator) -> list[Any]:
+    """The batches of a `DataLoader` or an iterator; where torch would make a tensor a place of lists, the examples."""
+    if isinstance(brought, DataLoader) and brought.collate_fn is default_collate:
+        return _examples(brought.dataset, chain.from_iterable(brought.batch_sampler))
+    return [_checked(batch) for batch in brought]
+
+
+def _are_of_one_axis(parts: Any) -> bool:
+    """Whether something is a list of tensors, or arrays, of one axis and of one length."""
+    if not isinstance(parts, list | tuple):
+        return False
+    shapes = {getattr(part, "shape", None) for part in parts}
+    return len(shapes) == 1 and all(shape is not None and len(shape) == 1 for shape in shapes)
+
+
+def _are_ids_and_mask(parts: Any, axes: int) -> bool:
+    """Whether something is token ids of so many axes, their mask and perhaps labels."""
+    few = isinstance(parts, list | tuple) and 1 < len(parts) <= 3
+    return few and getattr(parts[0], "ndim", 0) == axes and "attention_mask" in _named(parts)
+
+
+def _checked(batch: Any) -> Any:
+    """A batch as it is, unless it may be of a tensor a sequence as well as of one a place.
+
+    Raises:
+        InputError: it cannot be told.
+    """
+    if _are_ids_and_mask(batch, axes=1):
+        return batch
+    for part in batch.values() if isinstance(batch, Mapping) else [batch]:
+        if _are_of_one_axis(part) and len(part) > 1:
+            raise InputError(
+                f"a batch holds a list of {len(part)} tensors of shape {tuple(part[0].shape)}, and each may be a "
+                "sequence or, as torch's default collate has it, a place of all: give tensors (n_sequences, seq_len)"
+            )
+    return batch
+
+
+def _joined(batches: list[Any]) -> dict[str, Tensor]:
+    """Batches, or examples, below one another.
+
+    Raises:
+        InputError: they are neither token ids nor of one kind, or there are none.
+    """
+    if not batches:
+        raise InputError("a data set of 0 sequences: give one that holds token ids")
+    given = [batch if isinstance(batch, Mapping) else _named(batch) for batch in batches]
+    names = [name for name in given[0] if name != "labels"]
+    if not names or any(set(names) != set(batch) - {"labels"} for batch in given):
+        raise InputError(f"batches of other keywords than the first, which has {', '.join(map(str, names)) or 'none'}")
+    parts = {name: [as_tensor(batch[name], str(name)) for batch in given] for name in names}
+    if "input_ids" in parts and all(part.ndim == 1 for part in parts["input_ids"]):  # one example each
+        parts = {name: [part[None] for part in of_name] for name, of_name in parts.items() if of_name[0].ndim}
+    for prefix in ("", "decoder_"):
+        ids = parts.get(f"{prefix}input_ids")
+        if ids is not None:
+            parts.setdefault(f"{prefix}attention_mask", [torch.ones_like(part) for part in ids])
+    return {name: _padded(of_name, str(name)) for name, of_name in parts.items()}
+
+
+def _named(batch: Any) -> dict[str, Any]:
+    """A batch of token ids by keyword; of a tuple the first tensor, and its mask if the second looks like one."""
+    if not isinstance(batch, list | tuple) or not len(batch) or not hasattr(batch[0], "shape"):
+        return {"input_ids": batch}
+    ids, *others = batch
+    if others and getattr(others[0], "shape", None) == ids.shape:
+        mask = as_tensor(others[0], "attention_mask")
+        if ((mask == 0) | (mask == 1)).all():
+            return {"input_ids": ids, "attention_mask": mask}
+    return {"input_ids": ids}
+
+
+def _padded(parts: list[Tensor], name: str) -> Tensor:
+    """Tensors below one another, the second axis of each filled up with 0 to the longest.
+
+    Raises:
+        InputError: they have other shapes than that.
+    """
+    if len({(part.ndim, part.shape[2:]) for part in parts}) > 1:
+        raise InputError(f"{name} of shapes {', '.join(sorted({str(tuple(part.shape)) for part in parts}))} in batches")
+    if parts[0].ndim < 2 or len({part.shape[1] for part in parts}) == 1:
+        return torch.cat(parts)
+    longest = max(part.shape[1] for part in parts)
+    whole = parts[0].new_zeros(sum(map(len, parts)), longest, *parts[0].shape[2:])
+    start = 0
+    for part in parts:
+        whole[start : start + len(part), : part.shape[1]] = part
+        start += len(part)
+    return whole
+
+
+def _columns(brought: Any) -> list[str]:
+    """The names of the columns of a data set or a table."""
+    names = getattr(brought, "column_names", None)
+    if names is None and is_stream(brought):
+        names = next(iter(brought), ())  # of its first row
+    names = getattr(brought, "columns", ()) if names is None else names
+    return [str(name) for name in names]
+
+
+def is_table(brought: Any) -> bool:
+    """Whether something is a data set or a table with named columns."""
+    if isinstance(brought, Mapping | Tensor) and not isinstance(getattr(brought, "column_names", None), dict):
+        return False
+    return (
+        hasattr(brought, "columns")
+        or is_stream(brought)
+        or isinstance(getattr(brought, "column_names", None), list | dict)
+    )
+
+
+def is_tokenised(brought: Any) -> bool:
+    """Whether something is a data set of token ids without the text that they were made of."""
+    return is_table(brought) and "input_ids" in _columns(brought) and not {*_columns(brought)} & {*COLUMNS}
