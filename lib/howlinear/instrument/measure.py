@@ -18,7 +18,7 @@ from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, defined, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
-from howlinear.instrument.swap_costs import swap_costs
+from howlinear.instrument.swap_costs import costs_of, swap_costs
 from howlinear.instrument.token_split import Grouping, token_splits
 from howlinear.models.checks import check_count
 from howlinear.models.ffn_sites import device_of, sites, width_of
@@ -114,6 +114,8 @@ def measure(
     check_same_rows(packed)
     if tokens:
         Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # refused, if so, before the model runs
+    if swap:
+        costs_of(packed, model)  # likewise
     if layerwise:
         try:
             return measure_layers(model, packed, blocks, batch_size, site, swap, work, progress)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from howlinear.errors import InputError
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
@@ -76,12 +77,25 @@ def swap_costs(
     maps, site = maps_and_site(maps, site)
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
-    scored = scored_of(text, model)
+    scored = costs_of(text, model)
     if layerwise or is_on_disk(model):
         before, after = _layer_losses(model, maps, scored, batch_size, progress, site)
     else:
         before, after = swap_losses(model, maps, scored, batch_size, progress, site)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
+
+
+def costs_of(text: Any, model: PreTrainedModel) -> Rows:
+    """The sequences that a cost is of, from whatever a person has at hand.
+
+    Raises:
+        InputError: a model that predicts no next token, nothing to predict, or all of one document fold.
+    """
+    check_causal(model)
+    scored = scored_of(text, model)
+    if len(scored.fold.unique()) < 2:
+        raise InputError("what a swap costs is told from two held-out document folds or more: give more rows")
+    return scored
 
 
 def swap_losses(
