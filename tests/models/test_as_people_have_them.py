@@ -107,6 +107,34 @@ def test_a_layer_that_runs_twice_in_a_pass_is_refused(ids):
         hl.measure(model, ids, blocks=[1])
 
 
+class Wrapped(nn.Module):
+    """A layer in a module of somebody's own."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.inner = layer
+
+    def forward(self, *args, **keywords):
+        return self.inner(*args, **keywords)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_wrapped_layers_are_found_or_refused_and_never_left_out(ids, known):
+    model = tiny("mini-llama")
+    model.config.model_type = "llama" if known else "unknown"
+    expected = hl.measure(model, ids).to_frame()["r2"].tolist()
+    layers = model.model.layers
+    layers[1] = Wrapped(layers[1])
+    with pytest.raises(InputError, match=r"block 1 is wrapped.*model\.layers\.1\.inner\.mlp"):
+        hl.sites(model)
+    for block in (0, *range(2, len(layers))):
+        layers[block] = Wrapped(layers[block])
+    assert [site.name for site in hl.sites(model)] == [
+        f"model.layers.{block}.inner.mlp" for block in range(len(layers))
+    ]
+    assert hl.measure(model, ids).to_frame()["r2"].tolist() == pytest.approx(expected, abs=1e-9)
+
+
 # --- quantised
 
 

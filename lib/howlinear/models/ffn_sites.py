@@ -133,6 +133,7 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
     check_kind(site)
     all_sites = _resolved(model, pattern_of(model) if site == "ffn" else _pattern_beside(model, site), site)
     _check_apart(all_sites)
+    _check_reached(model, all_sites)
     if blocks is None:
         return all_sites
     given = blocks.tolist() if hasattr(blocks, "tolist") else blocks  # of numpy or torch
@@ -166,6 +167,24 @@ def _check_apart(all_sites: list[Site]) -> None:
             block_of[module] = site.block
 
 
+def _check_reached(model: PreTrainedModel, all_sites: list[Site]) -> None:
+    """Refuse a list of layers of which some, and not others, lie in modules of somebody's own.
+
+    Raises:
+        InputError: names the first module that its path does not lead to any more.
+    """
+    blocks = {site.block for site in all_sites}
+    for stack in {site.stack for site in all_sites} - {None}:
+        below = all_sites[0].name.partition(f"{stack}.{all_sites[0].block}.")[2]
+        for number, layer in model.get_submodule(stack).named_children():
+            inside = [path for path, _ in layer.named_modules() if below and path.endswith(f".{below}")]
+            if inside and int(number) not in blocks:
+                raise InputError(
+                    f"block {number} is wrapped, its {below} is {stack}.{number}.{min(inside, key=len)}, and other "
+                    "blocks are not: unwrap it, or wrap all alike"
+                )
+
+
 def pattern_of(model: PreTrainedModel) -> str:
     """The pattern of a model's sites: the one noted in its config, else the table's, else what its structure says.
 
@@ -183,7 +202,9 @@ def pattern_of(model: PreTrainedModel) -> str:
             if _resolved(model, pattern):
                 return pattern
     try:
-        return find(model.base_model, width_of(model))
+        pattern = find(model.base_model, width_of(model))
+        # all layers may have been wrapped since it was found
+        return pattern if _resolved(model, pattern) else find(model.base_model, width_of(model), anew=True)
     except Unclear as unclear:
         raise InputError(
             f"cannot tell where {type(model).__name__}, a {family!r} model, keeps its FFNs: {unclear}; {_SAY}"

@@ -25,13 +25,13 @@ class Unclear(Exception):  # noqa: N818
     """Why the FFNs cannot be found."""
 
 
-def find(base: nn.Module, width: int) -> str:
-    """The pattern of the FFNs of a model without its head, such as `layers.*.mlp`.
+def find(base: nn.Module, width: int, anew: bool = False) -> str:
+    """The pattern of the FFNs of a model without its head, such as `layers.*.mlp`; the one found before, or anew.
 
     Raises:
         Unclear: no module fits in every block, or several do.
     """
-    if base in _PATTERNS:
+    if base in _PATTERNS and not anew:
         return _PATTERNS[base]
     lists = stacks(base)
     if not lists:
