@@ -19,6 +19,8 @@ from transformers import (
     LongformerModel,
     Siglip2VisionConfig,
     Siglip2VisionModel,
+    ViTMAEConfig,
+    ViTMAEModel,
     Wav2Vec2Config,
     Wav2Vec2Model,
     WhisperConfig,
@@ -29,7 +31,13 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 import howlinear as hl
+from helpers.reference import held_out_r2
 from howlinear.errors import InputError
+from howlinear.ideas.compression.compressors.lines import fit_lines
+from howlinear.ideas.compression.signals import cca_bounds, stream
+from howlinear.ideas.protocol.groups import measure_loudness
+from howlinear.ideas.protocol.layout import Layout
+from howlinear.ideas.sinks.measure import first_rows
 
 N = 120
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -156,12 +164,50 @@ def test_a_layer_that_runs_again_is_not_measured_at_its_first_run(blocks):
             call()
 
 
+@pytest.mark.parametrize("look", [
+    lambda model, rows: first_rows(model, rows),
+    lambda model, rows: measure_loudness(model, Layout(rows, torch.zeros(N, dtype=torch.long), [1]), hl.sites(model)),
+    lambda model, rows: fit_lines(model, rows.ids),
+    lambda model, rows: cca_bounds(model, rows.ids),
+    lambda model, rows: stream(model, rows.ids),
+])  # fmt: skip
+def test_nobody_who_listens_takes_a_layer_that_runs_again_for_one_depth(look):
+    model = Looping(LlamaConfig(vocab_size=100, **SMALL, bos_token_id=1, eos_token_id=2)).eval()
+    with pytest.raises(InputError, match="more than once in a pass"):
+        look(model, hl.TokenRows.from_ids(IDS))
+
+
 def test_a_model_whose_layers_run_again_is_not_made_smaller():
     model = LlamaForCausalLM(LlamaConfig(vocab_size=100, **SMALL, bos_token_id=1, eos_token_id=2))
     model.model = Looping(model.config)
     for made in ({"max_parameters": 0.9}, {"max_dppl": 30.0}):
         with pytest.raises(InputError, match="more than once in a pass"):
             (hl.compress_to if "max_dppl" in made else hl.compress)(model.eval(), IDS.repeat(4, 1), **made)
+
+
+def test_masks_that_are_drawn_in_each_pass_are_the_same_in_each_and_nobody_elses_numbers_change():
+    sizes = {"image_size": 16, "patch_size": 4, "decoder_hidden_size": 16, "decoder_num_attention_heads": 2}
+    model = ViTMAEModel(ViTMAEConfig(**SMALL, **sizes, decoder_num_hidden_layers=1)).eval()
+    torch.manual_seed(5)
+    expected = torch.rand(9)
+    torch.manual_seed(5)
+    first, second = (hl.measure(model, {"pixel_values": IMAGES}, batch_size=N) for _ in range(2))
+    assert torch.equal(torch.rand(9), expected)
+    assert first.to_frame().equals(second.to_frame())
+    # every batch is of one fold of one side, and draws as the seed has it
+    sides = []
+    for start in ("train", "test"):
+        indices = [place for place in range(N) if (place % 4 == 3) == (start == "test")]
+        folds = [indices[fold::8] for fold in range(8)]
+        seen = []
+        hook = hl.sites(model)[1].output.register_forward_hook(lambda _, args, y, seen=seen: seen.append((args[0], y)))
+        for fold in folds:
+            torch.manual_seed(0)
+            with torch.no_grad():
+                model(IMAGES[fold])
+        hook.remove()
+        sides.append([torch.cat([pair[part].flatten(0, 1) for pair in seen]).double().numpy() for part in (0, 1)])
+    assert first[1].r2 == pytest.approx(held_out_r2(*sides), abs=1e-5)
 
 
 def test_what_sees_the_future_or_predicts_its_own_place_has_no_perplexity():

@@ -26,7 +26,7 @@ from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.models.calls import input_of, stream_of
 from howlinear.models.checks import check_count, evaluating
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import logits, running, runs_again, trunk
+from howlinear.models.forward import check_passed_once, logits, running, trunk
 from howlinear.models.load import model_of
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
@@ -237,10 +237,14 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
         listened: the sites to listen at.
         keep: gets the site, its input and its output, shapes (batch, seq_len, d) or (batch · seq_len, d); copy what
             outlives the call, the model may write over it (Falcon adds attention to y in place).
+
+    Raises:
+        InputError: a pass comes through a site more than once, or a site returns no tensor.
     """
     inputs: dict[int, Tensor] = {}
 
     def note_input(site: Site, _: Module, args: tuple, named: dict) -> None:
+        check_passed_once(id(inputs), site)
         x = input_of(args, named)
         inputs[site.block] = x.clone() if site.kind == "layer" else x  # a layer may add to the residual stream in place
 
@@ -317,14 +321,12 @@ class Collector:
         self.blocks: dict[int, _Block] = {}
         self.folder = folder
         self.number = 0
-        self.seen: set[int] = set()  # blocks that this batch has passed
 
     def start(self, number: int) -> None:
         """Begin a batch: what comes next is of its sequences."""
         if self.folds[number] != self.folds[self.number]:
             self._put_away(self.folds[self.number])
         self.number = number
-        self.seen.clear()
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         """Add what a site has read and written to the moments of the batch's fold, and to the sample."""
@@ -333,9 +335,6 @@ class Collector:
         # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
         # Places are counted through the batch, padding too.
         tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
-        if site.block in self.seen:
-            raise runs_again(site)
-        self.seen.add(site.block)
         if site.block not in self.blocks:
             folds = sorted(set(self.folds)) if self.folder is None else []
             self.blocks[site.block] = _Block(folds, len(self.indices), x, y)

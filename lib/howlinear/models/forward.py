@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
@@ -31,11 +32,8 @@ def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> N
         inputs: token ids, shape (n, seq_len), or keywords.
         last: the deepest site that is listened at; the layers behind its own do not run, except in the model's first
             pass, which shows whether any runs again. All run by default.
-
-    Raises:
-        InputError: the model passes through the site more than once.
     """
-    with uncompiled(), _ended_behind(model, last):
+    with one_pass(model), _ended_behind(model, last):
         # with its head where its base model, as DINOv3's encoder, reads something else
         reads = inspect.signature(model.base_model.forward).parameters
         body = model.base_model if model.main_input_name in reads else model
@@ -46,9 +44,43 @@ _RUNS_ONCE: WeakSet[Module] = WeakSet()
 """Models of which a whole pass has come through each layer once."""
 
 
-def runs_again(site: Site) -> InputError:
-    """What to say of a site that a pass comes through more than once."""
-    return InputError(f"{site.name} runs more than once in a pass, so its rows are of several depths: name other sites")
+_PASSED: ContextVar[set[tuple[int, str]] | None] = ContextVar("passed", default=None)
+"""Where the pass that runs has been seen, by whom; None between passes."""
+
+
+@contextmanager
+def one_pass(model: PreTrainedModel) -> Iterator[None]:
+    """While it lasts, a model as it was written runs once, and what it draws in evaluation is the same in each pass.
+
+    ViTMAE draws masks even then. Nobody else's random numbers are any other for it; in training all are drawn anew.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    token = _PASSED.set(set())
+    try:
+        with uncompiled(), torch.random.fork_rng(devices, enabled=not model.training):
+            if not model.training:
+                torch.default_generator.manual_seed(0)
+            if not model.training and devices:
+                torch.cuda.manual_seed_all(0)
+            yield
+    finally:
+        _PASSED.reset(token)
+
+
+def check_passed_once(listener: int, site: Site) -> None:
+    """Refuse a site that somebody who listens there has seen in this pass before.
+
+    Raises:
+        InputError: the model comes through it more than once.
+    """
+    passed = _PASSED.get()
+    if passed is None:
+        return
+    if (listener, site.name) in passed:
+        raise InputError(
+            f"{site.name} runs more than once in a pass, so its rows are of several depths: name other sites"
+        )
+    passed.add((listener, site.name))
 
 
 class _Passed(Exception):  # noqa: N818
@@ -59,14 +91,7 @@ class _Passed(Exception):  # noqa: N818
 def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
     """While it lasts, a forward pass ends where the layer behind that of a site would begin."""
     if last is not None and model not in _RUNS_ONCE:
-        passes = []
-        hook = last.output.register_forward_hook(lambda *_: passes.append(1))
-        try:
-            yield
-        finally:
-            hook.remove()
-        if len(passes) > 1:
-            raise runs_again(last)
+        yield
         _RUNS_ONCE.add(model)
         return
     following = None
@@ -98,7 +123,7 @@ def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len v
         inputs: token ids, shape (n, seq_len), or keywords.
     """
     adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
-    with uncompiled():
+    with one_pass(model):
         return model(**_keywords(model, inputs), **({"output_router_logits": False} if adds_loss else {})).logits
 
 

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import prefix_of
-from howlinear.models.forward import Inputs, logits, trunk, uncompiled
+from howlinear.models.forward import Inputs, logits, one_pass, trunk
 from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.shards import chunks, fills_memory, is_on_disk, read, read_rows
 
@@ -95,9 +95,10 @@ class Layerwise:
 
         def run(place: int, stream: Tensor) -> Tensor:
             args, named = self._besides[place][self.passed]
-            return stream_of(layer(stream, *args, **named))
+            with one_pass(self.model):
+                return stream_of(layer(stream, *args, **named))
 
-        with read(self.model, self._names_of(self.passed)), uncompiled():
+        with read(self.model, self._names_of(self.passed)):
             yield run
 
     @contextmanager

@@ -274,7 +274,8 @@ class Stream:
 def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 8) -> Stream:
     """Look at the residual stream before and behind every layer and sub-layer, in one pass."""
     _check_rows(ids)
-    count = len(sites(model))
+    listened = sites(model)
+    count = len(listened)
     states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
     layers = torch.zeros(count + 1, count + 1, dtype=torch.float64)  # Σ cos
     attention = torch.zeros(count, dtype=torch.float64)  # Σ 1 − cos
@@ -294,7 +295,7 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
     with layers_hooked(model, keep):
         for batch in ids.split(batch_size):
             states.clear()
-            trunk(model, batch)
+            trunk(model, batch, listened[-1])
             # rows of length 1 in a row: a product of two states is the sum of their cosines
             directions = torch.stack(states)
             layers += directions @ directions.T
@@ -317,7 +318,7 @@ def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*ba
 def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, float]:
     """NBL's bound of each block: `cca_bound` of s and s + y, from one forward pass without the head."""
     _check_rows(ids)
-    width = width_of(model)
+    width, last = width_of(model), sites(model)[-1]
     pairs: dict[int, Moments] = {}
     outputs: dict[int, Moments] = {}
 
@@ -332,7 +333,7 @@ def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_si
 
     with layers_hooked(model, keep):
         for batch in ids.split(batch_size):
-            trunk(model, batch)
+            trunk(model, batch, last)
     return {block: cca_bound(pairs[block].to("cpu"), outputs[block].to("cpu")) for block in pairs}
 
 

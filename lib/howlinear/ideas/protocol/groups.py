@@ -77,7 +77,7 @@ def measure_loudness(model: PreTrainedModel, layout: Layout, every_site: list[Si
 
     train = (~layout.rows.test).nonzero()[:, 0]
     with hooked(every_site, keep), torch.no_grad():
-        trunk(model, batch_of(model, layout.rows, train[:PILOT]))
+        trunk(model, batch_of(model, layout.rows, train[:PILOT]), every_site[-1])
     return thresholds
 
 

@@ -214,15 +214,16 @@ def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
     A causal model knows nothing there but the first token, so sequences of one token are enough.
     """
     ids = rows.ids[:, :1] if is_causal(model) else rows.ids
-    found: dict[int, list[tuple[Tensor, Tensor]]] = {site.block: [] for site in sites(model)}
+    listened = sites(model)
+    found: dict[int, list[tuple[Tensor, Tensor]]] = {site.block: [] for site in listened}
 
     def keep(site: Site, x: Tensor, y: Tensor) -> None:
         x, y = (values.view(-1, ids.shape[1], values.shape[-1])[:, 0].float().cpu() for values in (x, y))
         found[site.block].append((x.clone(), y.clone()))
 
-    with evaluating(model), hooked(sites(model), keep):
+    with evaluating(model), hooked(listened, keep):
         for batch in ids.split(max(1, BATCH_TOKENS // ids.shape[1])):
-            trunk(model, batch)
+            trunk(model, batch, listened[-1])
     sequence = torch.arange(len(ids))
     first = {}
     for block, parts in found.items():

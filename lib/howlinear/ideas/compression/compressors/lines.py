@@ -168,7 +168,7 @@ def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_siz
 
     with hooked(listened, keep):
         for batch in ids.split(batch_size):
-            trunk(model, batch)
+            trunk(model, batch, listened[-1])
 
     found = {}
     for block, of_all in moments.items():

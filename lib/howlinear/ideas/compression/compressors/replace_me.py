@@ -126,11 +126,9 @@ def around(
     def note_stream(site: Site, stream: Tensor) -> None:
         streams[site.block].append(stream.flatten(0, -2).float().cpu())
 
-    with (
-        hooked(sites(model, [before]), note_written),
-        streams_hooked(model, sites(model, [before, last]), note_stream),
-    ):
+    around = sites(model, [before, last])
+    with hooked(around[:1], note_written), streams_hooked(model, around, note_stream):
         for batch in calibration.ids.split(calibration.batch_size):
-            trunk(model, batch)
+            trunk(model, batch, around[-1])
     m = torch.cat(written)
     return m, torch.cat(streams[before]) - m, torch.cat(streams[last])
