@@ -21,7 +21,16 @@ import torch
 import typer
 from rich.console import Console
 from safetensors import safe_open
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
+from transformers import (
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    XLMConfig,
+    XLMWithLMHeadModel,
+)
 
 from conftest import byte_tokenizer
 from howlinear.app import cli
@@ -40,7 +49,7 @@ from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_errors import token_errors
 from howlinear.models.ffn_sites import sites
-from howlinear.models.load import load_model, tokenizer_of
+from howlinear.models.load import load_model, load_on_disk, tokenizer_of
 from howlinear.models.replace import replace, replaced, units_left
 from howlinear.text import library
 from howlinear.text.corpus import load_corpus
@@ -414,6 +423,23 @@ def test_fresh_says_what_was_before_training_everywhere(howlinear, text, folder,
     assert line in html
     howlinear("measure", folder, *options, "--plot", tmp_path / "alone.svg")
     assert files["svg"].read_text().count("<path") > (tmp_path / "alone.svg").read_text().count("<path")
+
+
+def test_fresh_goes_layer_by_layer_as_well(howlinear, text, folder, tmp_path):
+    options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", "--seed", 3, "--layerwise", "--fresh"]
+    assert howlinear("measure", folder, *options, "--csv", tmp_path / "out.csv")[0] == 0
+    model = load_on_disk(folder)
+    expected = baseline(model, load_corpus(str(text), model).rows(4 * 4096, seed=3), 3, first=4055)
+    table = pd.read_csv(tmp_path / "out.csv")
+    assert table["r2_untrained"].tolist() == pytest.approx(expected.held_out[[0, 2]], abs=1e-6)
+    assert table["r2_untrained_in_sample"].tolist() == pytest.approx(expected.in_sample[[0, 2]], abs=1e-6)
+
+
+def test_fresh_layers_that_cannot_be_called_one_by_one_are_refused(refused, text, tokenizer, tmp_path):
+    config = XLMConfig(vocab_size=len(tokenizer), emb_dim=16, n_layers=2, n_heads=2)
+    XLMWithLMHeadModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    refused("add --whole", "measure", tmp_path, "--corpus", text, "--rows", 4096, "--layerwise", "--fresh")
 
 
 def test_a_bracket_that_does_not_close_is_shown_whole_and_named():

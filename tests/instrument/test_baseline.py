@@ -3,10 +3,13 @@ import pytest
 import torch
 
 from conftest import BLOCKS, tiny
+from helpers.families import reads, small
 from howlinear.core.ceilings import fit, r2
-from howlinear.instrument.baseline import Baseline, baseline
+from howlinear.instrument.baseline import Baseline, baseline, brackets
 from howlinear.instrument.capture import capture, capture_batches
-from howlinear.models.load import untrained
+from howlinear.instrument.measure import measure
+from howlinear.models.layerwise import Layerwise
+from howlinear.models.load import load_on_disk, untrained
 from howlinear.text.rows import TokenRows
 
 
@@ -70,3 +73,62 @@ def test_a_random_product_of_projections_looks_less_than_linear_only_for_want_of
     all_rows = baseline(llama, many, apart=0.0)
     assert all_rows.apart < few.apart
     assert ((few.held_out < all_rows.middle) & (all_rows.middle < few.in_sample)).all()
+
+
+# --- layer by layer
+
+
+def materialised(fresh):
+    """The same weights in a whole model."""
+    whole = type(fresh)(fresh.config).eval()
+    names = fresh.state_dict(keep_vars=True).items()
+    whole.load_state_dict({name: fresh.howlinear_shards.read(name, like) for name, like in names})
+    return whole
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "bert"])
+def test_weights_that_are_drawn_layer_by_layer_are_measured_as_in_a_whole_model(name, tmp_path, monkeypatch):
+    small(name).save_pretrained(tmp_path)
+    on_disk = load_on_disk(tmp_path)
+    rows = TokenRows.from_ids(reads(name, n=192)["input_ids"], folds=4)
+    options = {"seed": 5, "first": rows.count // 4}
+    found = list(brackets(on_disk, rows, **options))
+    whole = materialised(untrained(on_disk, 5))
+    monkeypatch.setattr("howlinear.instrument.baseline.untrained", lambda *_: whole)
+    expected = list(brackets(whole, rows, **options))
+    assert len(found) == len(expected) > 1
+    for mine, plain in zip(found, expected, strict=True):
+        assert mine.rows == plain.rows
+        np.testing.assert_allclose(mine.held_out, plain.held_out, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(mine.in_sample, plain.in_sample, rtol=0, atol=1e-9)
+
+
+def test_drawn_weights_are_the_same_in_every_pass(tmp_path):
+    """Body, head and swaps read a layer again."""
+    small("llama").save_pretrained(tmp_path)
+    fresh = untrained(load_on_disk(tmp_path), 1)
+    rows = TokenRows.from_ids(reads("llama", n=96)["input_ids"])
+    found, expected = (measure(model, rows, swap=True) for model in (fresh, materialised(fresh)))
+    assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-9)
+    for block, plain in expected.items():
+        assert found[block].r2 == pytest.approx(plain.r2, abs=1e-9)
+        assert found.costs[block].delta == pytest.approx(expected.costs[block].delta, rel=1e-5)
+
+
+def test_one_layer_is_drawn_at_a_time(tmp_path, monkeypatch):
+    small("llama").save_pretrained(tmp_path)
+    there = []
+    advance = Layerwise.advance
+
+    def noting(self, begin):
+        def at_batch(place):
+            there.append([path for path, parameter in self.model.named_parameters() if not parameter.is_meta])
+            begin(place)
+
+        advance(self, at_batch)
+
+    monkeypatch.setattr(Layerwise, "advance", noting)
+    baseline(load_on_disk(tmp_path), TokenRows.from_ids(reads("llama", n=32)["input_ids"], folds=2))
+    layers = [{path.split(".")[2] for path in paths} for paths in there]
+    assert layers
+    assert all(len(some) == 1 for some in layers)

@@ -205,7 +205,8 @@ def measure(
         typer.Option(
             "--fresh",
             help="also measure the same architecture before training; that takes the time of the measurement once "
-            "more, up to four times where blocks are far from straight, on the CPU, and memory for a second model",
+            "more, up to four times where blocks are far from straight, on the CPU, and memory for a second model; "
+            "with --layerwise up to seven times, and one layer is drawn at a time",
         ),
     ] = False,
 ) -> None:
@@ -238,7 +239,7 @@ def measure(
             raise InputError(f"a model is named twice in {' '.join(models)}: name each once")
         if work is not None and len(models) > 1:
             raise InputError("--work keeps one measurement: name one model, or leave it out")
-        possible = group.size == 1 and tolerance is None and not (tokens or fresh or reading.bits)
+        possible = group.size == 1 and tolerance is None and not (tokens or reading.bits)
         layerwise = check_layerwise(layerwise, work, device_map, possible)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
         options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
@@ -852,7 +853,7 @@ def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str |
     if asked and device_map is not None:
         raise InputError("--device-map spreads a whole model over devices: leave --layerwise and --work out")
     if asked and not possible:
-        raise InputError("layer by layer there is no --tolerance, --tokens, --fresh and no torchrun: leave them out")
+        raise InputError("layer by layer there is no --tolerance, --tokens and no torchrun: leave them out")
     if asked or not possible or device_map is not None:
         return asked
     return layerwise

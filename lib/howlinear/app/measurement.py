@@ -19,6 +19,7 @@ from howlinear.files import numbers
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.profile import Profile
 from howlinear.models.ffn_sites import KINDS, sites
+from howlinear.models.layerwise import InseparableError
 from howlinear.text.corpus import Corpus
 
 UNTRAINED_FACTOR = 4
@@ -133,6 +134,8 @@ def measure_untrained(
     try:
         packed = corpus.rows(UNTRAINED_FACTOR * rows, seq_len, seed)
         measured = baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows), site=site)
+    except InseparableError as error:
+        raise InputError(f"--fresh: layer by layer this model cannot be measured ({error}): add --whole") from error
     except HowlinearError as error:
         raise InputError(f"--fresh: {error}") from error
     # whatever a model's own code raises where its configuration alone does not make a model that runs

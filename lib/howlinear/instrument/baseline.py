@@ -13,17 +13,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import ceiling
+from howlinear.core.ceilings import Ceiling, ceiling
 from howlinear.instrument.capture import BlockCapture, capture_batches
+from howlinear.instrument.layerwise import capture_layer
 from howlinear.instrument.stopping import batches_of, merged, schedule
-from howlinear.models.ffn_sites import device_of
+from howlinear.models.checks import evaluating
+from howlinear.models.ffn_sites import device_of, sites
+from howlinear.models.forward import running
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import untrained
-from howlinear.text.rows import Rows
+from howlinear.models.shards import is_on_disk
+from howlinear.text.rows import Rows, batch_of, check
 
 APART = 0.02  # R² by which in-sample and held-out value may differ and count as one
+BATCH = 16  # sequences in a forward pass
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ def baseline(
     """R²_lin of a model with freshly drawn weights; rows double until held-out and in-sample R² meet in every block.
 
     Args:
-        model: only its configuration counts.
+        model: only its configuration counts. Where its weights stay on disk, those of the fresh model are drawn layer
+            by layer (`models.drawn`), which gives other numbers of the same distribution.
         rows: all rows that may be used.
         seed: of the weights.
         first: rows to begin with; those of the first look of `stopping.schedule` by default.
@@ -70,6 +78,7 @@ def baseline(
         site: what of each block, as of `capture`.
 
     Raises:
+        InseparableError: weights stay on disk, and the layers cannot be called one by one.
         InputError: as `capture`, or as `ceiling`.
     """
     for measured in brackets(model, rows, seed, first, site):
@@ -82,16 +91,42 @@ def brackets(
     model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
 ) -> Iterator[Baseline]:
     """What `baseline` looks at, on ever more rows until there are no more; its arguments but for where to stop."""
-    fresh = untrained(model, seed).to(device_of(model))
+    fresh = untrained(model, seed)
+    by_layer = is_on_disk(fresh)
+    if not by_layer:
+        fresh = fresh.to(device_of(model))
     # no interval is asked for, so a side is one fold: moments of every fold would take gigabytes of a deep model
     one_fold = replace(rows, fold=torch.zeros_like(rows.fold))
+    looks = schedule(rows, first=first)
     captured: dict[int, BlockCapture] = {}
-    for added_sequences in schedule(rows, first=first):
-        more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, 16), site=site)
-        captured = merged(captured, more)
-        ceilings = [ceiling(block.train, block.test) for block in captured.values()]
+    for look, added_sequences in enumerate(looks, 1):
+        if by_layer:
+            ceilings = _ceilings_by_layer(fresh, one_fold, torch.cat(looks[:look]).sort().values, site)
+        else:
+            more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, BATCH), site=site)
+            captured = merged(captured, more)
+            ceilings = [ceiling(block.train, block.test) for block in captured.values()]
         yield Baseline(
             held_out=np.array([block.r2 for block in ceilings]),
             in_sample=np.array([block.r2_train for block in ceilings]),
             rows=ceilings[0].rows_train + ceilings[0].rows_test,
         )
+
+
+@torch.no_grad()
+def _ceilings_by_layer(fresh: PreTrainedModel, rows: Rows, sequences: Int64[Tensor, " n"], site: str) -> list[Ceiling]:
+    """The ceiling of every block on some sequences, of a model whose layers are there one at a time.
+
+    No moments stay for the next look, since those of all blocks are what there is no room for; nor do maps.
+    """
+    check(fresh, rows)
+    chosen = {each.block: each for each in sites(fresh, site=site)}
+    indices = batches_of(rows, sequences, BATCH)
+    ceilings: list[Ceiling] = []
+    with running(fresh), evaluating(fresh):
+        text = Layerwise(fresh, (batch_of(fresh, rows, batch) for batch in indices), site)
+        while text.passed < len(text.layers):
+            for block in capture_layer(text, rows, indices, chosen).values():
+                ceilings.append(replace(ceiling(block.train, block.test), map=None, r2_per_feature=None))
+                del block  # before the next layer's moments
+    return ceilings

@@ -21,6 +21,7 @@ import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, PreTrainedModel
 
@@ -33,7 +34,7 @@ from howlinear.instrument.profile import Profile, Solved, defined, name_of, solv
 from howlinear.instrument.profile_files import load_profile, save_profile
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.checks import evaluating
-from howlinear.models.ffn_sites import pattern_of, sites, width_of
+from howlinear.models.ffn_sites import Site, pattern_of, sites, width_of
 from howlinear.models.forward import running
 from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk
@@ -172,14 +173,12 @@ def measure_layers(
         text = Layerwise(model, (batch_of(model, rows, batch) for batch in indices), site)
         done.resume(text)
         layers = range(text.passed, len(text.layers))
-        for number in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
+        for _ in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
             # All streams through a layer → the moments of its block
-            here = [chosen[number]] if number in chosen else []
-            collector = Collector(rows, indices, folder=done.folder if tight else None)
-            with hooked(here, collector.keep):
-                text.advance(collector.start)
+            captured = capture_layer(text, rows, indices, chosen, done.folder if tight else None)
             # Moments → R²_lin and its interval, by now without the layer
-            solved = solve({each.block: _fold_by_fold(collector.finish(each)) for each in here})
+            solved = solve({block: _fold_by_fold(capture) for block, capture in captured.items()})
+            del captured  # before the next layer's
             done.keep(text, Profile(name_of(model), rows, solved, None, site=site))
 
         # The streams behind the last layer → losses, where sequences are held out
@@ -200,6 +199,28 @@ def measure_layers(
             size = max(1, min(batch_size // 2, _at_once(model, rows))) if losses.predicts else batch_size
             costs = swap_costs(model, maps, rows, size, progress, site, layerwise=True)
         return Profile(name_of(model), rows, solved, losses.perplexity(), costs=costs, site=site)
+
+
+def capture_layer(
+    text: Layerwise, rows: Rows, indices: list[Tensor], chosen: Mapping[int, Site], folder: Path | None = None
+) -> dict[int, BlockCapture]:
+    """Move a text through its next layer, and keep what describes the block there.
+
+    Args:
+        text: the streams of all batches.
+        rows: the sequences that these are of.
+        indices: those of each batch.
+        chosen: block → its site, of those that are wanted.
+        folder: where moments of folds go that are not at work; they stay in memory by default.
+
+    Returns:
+        Block → its capture; nothing where the layer has no block that is wanted.
+    """
+    here = [chosen[text.passed]] if text.passed in chosen else []
+    collector = Collector(rows, indices, folder=folder)
+    with hooked(here, collector.keep):
+        text.advance(collector.start)
+    return {each.block: collector.finish(each) for each in here}
 
 
 def _fold_by_fold(block: BlockCapture) -> BlockCapture:

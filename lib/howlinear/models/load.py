@@ -35,9 +35,10 @@ from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 from howlinear.errors import InputError, SourceError
 from howlinear.models.checks import check_count, check_weights, is_hooked, is_written_over, unwrapped
 from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
+from howlinear.models.drawn import Draws
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
-from howlinear.models.shards import Shards
+from howlinear.models.shards import Shards, is_on_disk
 from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located, with_revision
 from howlinear.models.units import narrow
 
@@ -203,8 +204,6 @@ def load_on_disk(
         InputError: weights under other names than the model has for them, which it alone finds; or no accelerate.
     """
     _check_accelerate()
-    from accelerate import init_empty_weights
-
     source, revision = _on_hub(str(name))
     with loading(source, revision), _silent():
         config = _config_of(source, revision)
@@ -214,11 +213,8 @@ def load_on_disk(
             f"{source} holds quantised weights (quantization_config), which only transformers can read: leave "
             "layerwise and work out, or save the model unquantised"
         )
-    with loading(source, revision), _silent(), init_empty_weights(include_buffers=False):
-        kind = _class_of(config)
-        build = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
-        model = build(config, dtype=dtype_of(dtype))
-    model.tie_weights()  # which came apart as they were put on the meta device
+    with loading(source, revision), _silent():
+        model = _without_weights(_class_of(config), config, dtype_of(dtype))
     shards = Shards(source, revision, device)
     missing, unexpected = shards.locate(model)
     lacks = _lacks(model, missing)
@@ -226,16 +222,32 @@ def load_on_disk(
         raise InputError(f"{source} may have {missing[0]} under another name, which transformers alone finds")
     model = _complete(model, source, revision, missing, unexpected)
     shards.locate(model)
-    for part in model.modules():
-        for buffer_name, buffer in part.named_buffers(recurse=False):
-            setattr(part, buffer_name, buffer.to(device))
-    model.howlinear_shards = shards
+    _take_weights_from(model, shards)
     if model.can_generate() and cached_file(source, GENERATION_CONFIG_NAME, revision=revision, **_IF_THERE):
         model.generation_config = GenerationConfig.from_pretrained(source, revision=revision)
-    model.eval()
     if sites is not None:
         note(model, sites)
     return model
+
+
+def _without_weights(kind: type, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """A model of a class, all of whose parameters are on the meta device."""
+    from accelerate import init_empty_weights
+
+    build = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
+    with init_empty_weights(include_buffers=False):
+        model = build(config, dtype=dtype)
+    model.tie_weights()  # which came apart as they were put on the meta device
+    return model
+
+
+def _take_weights_from(model: PreTrainedModel, source: Shards | Draws) -> None:
+    """Have a model's weights come from elsewhere, part by part; buffers are brought to their device at once."""
+    for part in model.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, buffer.to(source.device))
+    model.howlinear_shards = source
+    model.eval()
 
 
 def _from_pretrained(
@@ -317,13 +329,21 @@ def _lacks(model: PreTrainedModel, missing: list[str]) -> str:
 
 
 def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
-    """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
+    """A model of the same configuration with fresh weights, drawn as `transformers` does by default.
+
+    Where the weights of the model stay on disk, those of the fresh one are drawn when a part of it runs
+    (`models.drawn`): of the same distribution, and other numbers than those of a model in memory.
+    """
     model = model_of(model, on_disk=True)
     check_count("seed", seed, least=0)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        build = _with_smaller_blocks(type(model), model.config)
-        return build(model.config).eval()
+        kind = _with_smaller_blocks(type(model), model.config)
+        if not is_on_disk(model):
+            return kind(model.config).eval()
+        fresh = _without_weights(kind, model.config, model.dtype)
+    _take_weights_from(fresh, Draws(fresh, seed, model.howlinear_shards.device))
+    return fresh
 
 
 def is_causal(model: PreTrainedModel) -> bool:
