@@ -16,10 +16,8 @@ from howlinear.core.ceilings import (
     moments_of,
     r2,
     r2_about_scalar,
-    residual,
     whitening,
 )
-from howlinear.core.intervals import left_out
 from howlinear.core.moments import Moments
 from howlinear.core.sklearn import AffineCeiling
 from howlinear.errors import InputError
@@ -68,24 +66,13 @@ def test_a_linear_block_gives_one():
     torch.testing.assert_close(found.map.bias, torch.full((5,), -3.0, dtype=torch.float64))
 
 
-def test_independent_rows_give_about_zero():
-    train, test = planted(lambda x: normal(len(x), 5, seed=9), n=30_000)
-    assert score(train, test).r2 == pytest.approx(0, abs=2e-3)
-
-
-def test_a_bilinear_block_is_not_linear():
-    train, test = planted(lambda x: (x @ normal(6, 5, seed=1)) * (x @ normal(6, 5, seed=2)), n=30_000)
-    assert score(train, test).r2 < 0.01
-
-
 def test_a_known_mixture_gives_its_share_of_variance():
     train, test = planted(lambda x: x + x.square(), n=60_000)  # variances 1 and 2, uncorrelated
     assert score(train, test).r2 == pytest.approx(1 / 3, abs=0.01)
 
 
-@pytest.mark.parametrize("family_seed", [0, 1])
-def test_equals_least_squares_on_the_stored_rows_of_a_model(model, rows, family_seed):
-    for found in capture(model, rows, sample=rows.ids.numel(), seed=family_seed).values():
+def test_equals_least_squares_on_the_stored_rows_of_a_model(model, rows):
+    for found in capture(model, rows, sample=rows.ids.numel()).values():
         kept = found.sample
         train, test = ((kept.x[side], kept.y[side]) for side in (~kept.test, kept.test))
         weight, bias, rank = least_squares(*train)
@@ -190,13 +177,6 @@ def test_r2_per_feature_matches_rows_and_is_nan_where_constant():
     assert found.r2_median == pytest.approx(found.r2_per_feature[:3].median().item())
 
 
-def test_residual_is_the_sum_of_squared_errors():
-    (x, y), (x_test, y_test) = planted(torch.tanh)
-    affine, _ = fit(moments_of(x, y))
-    expected = (y_test - affine(x_test)).square().sum(0)
-    torch.testing.assert_close(residual(affine, moments_of(x_test, y_test)), expected, rtol=1e-11, atol=0)
-
-
 @pytest.fixture(params=[True, False], ids=["on a CPU", "as on a GPU"])
 def anywhere(request, monkeypatch):
     """Condition numbers by singular values, and by products as a GPU has them sooner."""
@@ -244,15 +224,6 @@ def test_whitening_leaves_unit_variance_no_correlation_and_no_null_direction():
     torch.testing.assert_close(white.T @ white / 400, torch.eye(5, dtype=torch.float64), atol=1e-9, rtol=0)
     with pytest.raises(InputError):
         whitening(moments_of(torch.ones(9, 2, dtype=torch.float64), x[:9, :1]))
-
-
-def test_left_out_are_the_rows_of_all_other_folds():
-    x, y, fold = rows_and_folds()
-    found = left_out([moments_of(x[fold == i], y[fold == i]) for i in range(4)])
-    for i, moments in enumerate(found):
-        expected = moments_of(x[fold != i], y[fold != i])
-        assert moments.n == expected.n
-        torch.testing.assert_close(moments.sxy, expected.sxy)
 
 
 def test_interval_equals_a_loop_of_refits_on_rows():

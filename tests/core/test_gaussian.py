@@ -209,23 +209,10 @@ def test_the_prediction_is_least_squares_on_a_grid_under_the_density(activation,
     assert r2_lin(block, moments_with(mean, root.T @ root)) == pytest.approx(exact, abs=1e-3)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("activation", "gated"), BLOCKS)
-def test_the_prediction_is_that_of_a_million_drawn_rows(activation, gated):
-    block = block_of(activation, d=8, m=24, out=8, gated=gated, bias=0.5)
-    mean, root = 0.4 * normal(8, seed=7), normal(8, 8, seed=6)
-    drawn = Moments(8, 8)
-    for part in range(40):
-        x = mean + normal(25_000, 8, seed=100 + part) @ root
-        drawn.update(x, block(x))
-    assert r2_lin(block, moments_with(mean, root.T @ root)) == pytest.approx(r2(fit(drawn)[0], drawn), abs=1e-3)
-
-
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("activation", [torch.nn.functional.gelu, torch.nn.functional.silu])
-def test_on_gaussian_inputs_the_prediction_is_the_full_ceiling(gated, activation):
+def test_on_gaussian_inputs_the_prediction_is_the_full_ceiling(gated):
     """Against all products, by SVD of rows: the prediction saw no row."""
-    block = block_of(lambda z: activation(2 * z), d=3, m=9, gated=gated, bias=0.6)
+    block = block_of(lambda z: gelu(2 * z), d=3, m=9, gated=gated, bias=0.6)
     x = normal(40_000, 3, seed=5) @ normal(3, 3, seed=6) * 0.7 + 0.4
     kept = captured(x, block(x))
     found = predict_spectrum(block, sum(kept.train), 4)
