@@ -65,19 +65,6 @@ def test_x_and_y_are_those_worked_by_hand(name):
         assert close(y, hand_y)
 
 
-def test_a_capture_keeps_the_moments_of_these_rows(name):
-    model, inputs = small(name), reads(name)
-    rows = ModelInputs.of(inputs, folds=2)
-    found = capture(model, rows)
-    for block, (x, y) in enumerate(worked(name, model, inputs)):
-        held_out = rows.test.repeat_interleave(len(x) // len(rows.test))
-        for side, moments in ((~held_out, sum(found[block].train)), (held_out, sum(found[block].test))):
-            centred_x, centred_y = (part - part.mean(0) for part in (x[side].double(), y[side].double()))
-            assert moments.n == len(centred_x)
-            assert close(moments.sxx, centred_x.T @ centred_x, 1e-5)
-            assert close(moments.sxy, centred_x.T @ centred_y, 1e-4)
-
-
 def test_swapping_in_the_same_function_changes_nothing(name):
     model, inputs = small(name), reads(name)
     before, ffn, own = out(model, inputs), FAMILIES[name][4], weights(name, model)
@@ -201,7 +188,7 @@ def test_a_pair_gives_way_to_two_modules_that_hold_the_map_alone():
     assert whole == DEPTH * sum(p.numel() for layer in (first.input, first.output) for p in layer.parameters())
 
 
-@pytest.mark.parametrize("name", ["opt", "bloom", "falcon", "gemma3", "mixtral", "bert", "distilbert", "vit"])
+@pytest.mark.parametrize("name", ["opt", "falcon", "gemma3", "distilbert", "vit"])  # others: `test_saved`
 def test_a_replaced_block_is_saved_and_read_back(name, tmp_path):
     model, inputs = small(name), reads(name)
     smaller = replace(model, {1: random_maps()[1]})

@@ -288,19 +288,3 @@ def test_a_cache_one_may_not_write_to_is_one_line(file, cache):
 
 
 # --- from the shell
-
-
-def test_the_shell_measures_a_file(file, cache, tmp_path, monkeypatch, capsys):
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(f"the thing in line {i} and {i * i} others" for i in range(400)))
-    out = tmp_path / "out.json"
-    arguments = ["measure", file, "--corpus", text, "--rows", 2048, "--seq-len", 32, "--json", out]
-    monkeypatch.setattr(sys, "argv", ["howlinear", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 0
-    assert "█" in capsys.readouterr().out
-    numbers = json.loads(out.read_text())
-    assert numbers["model"] == str(file)
-    assert len(numbers["blocks"]) == gguf_file.BLOCKS
-    assert os.path.commonpath([cache, load_model(file).name_or_path]) == str(cache)

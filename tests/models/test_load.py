@@ -92,27 +92,6 @@ def test_an_encoders_text_is_parted_by_its_separator(encoders):
     assert (rows.ids == encoders.sep_token_id).float().mean() == pytest.approx(1 / 4, abs=0.02)
 
 
-def test_the_shell_measures_an_encoder_and_refuses_to_compress_it(encoders, tmp_path, monkeypatch, capsys):
-    small("bert").save_pretrained(tmp_path / "encoder")
-    encoders.save_pretrained(tmp_path / "encoder")
-    text = "\n\n".join(f"{a} {b} {c} {d}" for a in WORDS for b in WORDS for c in WORDS for d in WORDS[:4])
-    (tmp_path / "text.txt").write_text(text)
-    common = (tmp_path / "encoder", "--corpus", tmp_path / "text.txt", "--rows", 2048)
-    json_file = tmp_path / "out.json"
-    code, shown, _ = howlinear(monkeypatch, capsys, "measure", *common, "--seq-len", 16, "--json", json_file)
-    assert code == 0
-    assert "predicts no next token" in " ".join(shown.split())
-    found = json.loads(json_file.read_text())
-    assert found["perplexity"] is None
-    assert len(found["blocks"]) == 2
-    out = tmp_path / "smaller"
-    budget = ("--rows", 4096, "--max-dppl", 1, "--out", out)
-    code, _, said = howlinear(monkeypatch, capsys, "compress", *common[:3], *budget)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "BertForMaskedLM predicts no next token" in said
-    assert not out.exists()
-
-
 def test_what_reads_images_has_no_tokenizer(tmp_path):
     small("vit").save_pretrained(tmp_path)
     with pytest.raises(SourceError, match=r"reads pixel_values, no text: measure it from Python"):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.utils import prune
-from transformers import AutoTokenizer, GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import AutoTokenizer
 
-from conftest import BLOCKS, VOCABULARY, WIDTH, logits, tiny
+from conftest import BLOCKS, WIDTH, logits, tiny
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
@@ -19,7 +19,6 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of, untrained
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
-from howlinear.training.minis import FACTORY
 
 
 def random_map(seed=0):
@@ -48,9 +47,8 @@ def folder(gpt2, tmp_path):
 # --- load_model
 
 
-@pytest.mark.parametrize("name", FACTORY)
-def test_what_was_saved_in_half_precision_loads_as_float32(name, tmp_path, ids):
-    model = tiny(name).half()
+def test_what_was_saved_in_half_precision_loads_as_float32(tmp_path, ids):
+    model = tiny("mini-llama").half()
     model.save_pretrained(tmp_path)
     loaded = load_model(tmp_path)
     assert type(loaded) is type(model)
@@ -60,7 +58,7 @@ def test_what_was_saved_in_half_precision_loads_as_float32(name, tmp_path, ids):
     assert {key: torch.equal(value, before[key]) for key, value in loaded.state_dict().items()} == dict.fromkeys(
         before, True
     )
-    same = tiny(name, seed=1)
+    same = tiny("mini-llama", seed=1)
     same.load_state_dict(before)
     assert_same_outputs(logits(loaded, ids), logits(same, ids))
 
@@ -68,11 +66,6 @@ def test_what_was_saved_in_half_precision_loads_as_float32(name, tmp_path, ids):
 def test_a_model_in_memory_is_taken_as_it_is(gpt2):
     assert load_model(gpt2.train()) is gpt2
     assert not gpt2.training
-
-
-def test_a_path_and_its_text_are_the_same(folder):
-    one, two = load_model(folder), load_model(str(folder))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_embedded_models_go_by_name(folder, monkeypatch):
@@ -109,11 +102,6 @@ def configured(**changes):
     )
 
 
-def pickled(folder):
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-
-
 def without_a_block(folder):
     """transformers fills gaps with random numbers: a measurement of those would look like one of the model."""
     weights = load_file(folder / "model.safetensors")
@@ -123,7 +111,6 @@ def without_a_block(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (pickled, r"only pytorch_model\.bin, which can run code when opened.*safetensors"),
         (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights: save the model as safetensors"),
         *((truncated(keep), r"cannot load folder .*saved") for keep in (0, 4, 100, 5_000)),
         (lambda folder: (folder / "config.json").write_text("{"), r"cannot load folder .*saved"),
@@ -222,14 +209,6 @@ def test_a_folder_that_went_away_is_refused(folder):
 # --- sites
 
 
-def test_sites_are_the_mlps_in_order_of_depth(model):
-    found = sites(model)
-    assert [site.block for site in found] == list(range(BLOCKS))
-    for site in found:
-        assert model.get_submodule(site.name) is site.input is site.output
-        assert type(site.input).__name__.endswith("MLP")
-
-
 def test_blocks_are_chosen_once_and_in_order(gpt2):
     assert [site.block for site in sites(gpt2, [2, 0, 2])] == [0, 2]
 
@@ -307,14 +286,3 @@ def test_swapping_a_block_that_is_not_there_is_refused_and_changes_nothing(gpt2,
     with pytest.raises(InputError, match="no block"), swap(gpt2, {0: random_map(), block: random_map()}):
         pass
     assert torch.equal(logits(gpt2, ids), before)
-
-
-def test_a_sequential_residual_pythia_is_served_too(ids):
-    config = GPTNeoXConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=2, num_attention_heads=1,
-        max_position_embeddings=64, use_parallel_residual=False,
-    )  # fmt: skip
-    model = GPTNeoXForCausalLM(config).eval()
-    assert [site.name for site in sites(model)] == ["gpt_neox.layers.0.mlp", "gpt_neox.layers.1.mlp"]
-    with swap(model, {0: random_map()}):
-        assert logits(model, ids).isfinite().all()

@@ -21,7 +21,7 @@ from howlinear.errors import SourceError
 from howlinear.files import paths
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
-from howlinear.models import packaged, sources
+from howlinear.models import packaged
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of
 from howlinear.models.packaged import PACKAGED, Packaged, weights_of
@@ -188,7 +188,6 @@ def flipped(content):
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
-@pytest.mark.parametrize("damage", [flipped, lambda content: content[:-7], lambda content: b""])
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -197,9 +196,9 @@ def flipped(content):
         ("a-folder", "tiny_folder/model/config.json"),
     ],
 )
-def test_an_altered_or_truncated_file_is_one_line(damage, name, file, site_packages, cache, monkeypatch, capsys):
+def test_an_altered_file_is_one_line(name, file, site_packages, cache, monkeypatch, capsys):
     path = site_packages / file
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(flipped(path.read_bytes()))
     monkeypatch.setattr(sys, "argv", ["howlinear", "measure", name])
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -217,16 +216,6 @@ def test_a_file_that_is_gone_is_one_line(site_packages):
     (site_packages / "tiny_folder/model/model.safetensors").unlink()
     with pytest.raises(SourceError, match=r"cannot read .*model\.safetensors: No such file.*install it again: pip"):
         load_model("a-folder")
-
-
-def test_help_and_errors_name_the_packaged_models(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", "--help"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for name in PACKAGED:
-        assert name in words
-        assert name in sources.embedded()
 
 
 def test_the_makefile_and_the_extra_install_what_is_read():
