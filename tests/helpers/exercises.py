@@ -4,20 +4,15 @@ An exercise is a cell of the notebook with one line `name = None  # what is aske
 run on profile smoke, leaves the right answer under that name, and under the notebook's own names whatever the cell
 reads. So the notebook's own cell judges every answer, without the notebook being run.
 
-A module of tests gives the stem and, for each exercise, functions that make wrong answers from what the solution left:
+A module of tests bears the notebook's name, imports `TestExercises`, and has functions, for each exercise some, that
+make wrong answers from what the solution left:
 
     WRONG = {"in_sample": {"a constant": lambda names: 0.5, …}, …}
-
-
-    class TestExercises(Exercises):
-        stem = "02_ceilings"
-        wrong = WRONG
 """
 
 import re
-from collections.abc import Callable
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import jupytext
 import pytest
@@ -51,46 +46,45 @@ def answered(stem: str, names: Names, name: str, given: Any) -> None:
     exec(compile(source, f"{stem}, {name}", "exec"), {**names, "given": given})
 
 
-class Exercises:
-    """The tests of one notebook's exercises.
-
-    Attributes:
-        stem: of the notebook.
-        wrong: exercise → its slips by name, each a function from what the solution left to a wrong answer.
-    """
+class TestExercises:
+    """The tests of the exercises of the notebook that a module is called after."""
 
     pytestmark = pytest.mark.long
-    stem: ClassVar[str]
-    wrong: ClassVar[dict[str, dict[str, Callable[[Names], Any]]]]
 
     def pytest_generate_tests(self, metafunc):
+        wrong = metafunc.module.WRONG
         if "slip" in metafunc.fixturenames:
-            pairs = [(name, slip) for name, slips in self.wrong.items() for slip in slips]
-            metafunc.parametrize(("name", "slip"), pairs)
+            metafunc.parametrize(("name", "slip"), [(name, slip) for name, slips in wrong.items() for slip in slips])
         elif "name" in metafunc.fixturenames:
-            metafunc.parametrize("name", self.wrong)
+            metafunc.parametrize("name", wrong)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def names(cls, shared_folder):
+    def stem(cls, request):
+        return request.module.__name__.rpartition("test_exercises_")[2]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def names(cls, stem, shared_folder):
         """What the solution left. It runs once, and its captures serve the solutions of all notebooks."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(paths, "BUILD", shared_folder / "solutions")
-            yield solved(cls.stem)
+            yield solved(stem)
 
-    def test_every_exercise_is_tried_with_several_slips(self):
-        assert self.wrong.keys() == cells(self.stem).keys()
-        assert {name: len(slips) for name, slips in self.wrong.items() if len(slips) < LEAST} == {}
+    def test_every_exercise_is_tried_with_several_slips(self, stem, request):
+        wrong = request.module.WRONG
+        assert wrong.keys() == cells(stem).keys()
+        assert {name: len(slips) for name, slips in wrong.items() if len(slips) < LEAST} == {}
 
-    def test_an_exercise_without_an_answer_judges_nothing(self, names, name, capsys):
-        answered(self.stem, names, name, None)
+    def test_an_exercise_without_an_answer_judges_nothing(self, stem, names, name, capsys):
+        answered(stem, names, name, None)
         assert "right" not in capsys.readouterr().out
 
-    def test_the_right_answer_is_told_so(self, names, name, capsys):
-        answered(self.stem, names, name, names[name])
+    def test_the_right_answer_is_told_so(self, stem, names, name, capsys):
+        answered(stem, names, name, names[name])
         assert capsys.readouterr().out.count("right: ") == 1
 
-    def test_a_wrong_answer_is_rejected_with_a_hint(self, names, name, slip, capsys):
+    def test_a_wrong_answer_is_rejected_with_a_hint(self, stem, names, name, slip, capsys, request):
         with pytest.raises(AssertionError, match=r"\w+ \w+"):
-            answered(self.stem, names, name, self.wrong[name][slip](names))
+            answered(stem, names, name, request.module.WRONG[name][slip](names))
         assert "right" not in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """The exercises of notebook 05."""
 
-from helpers.exercises import Exercises
+from helpers.exercises import TestExercises  # noqa: F401
 from howlinear import AffineMap
 from howlinear.core.ceilings import fit, r2
 from howlinear.ideas.corpora.transfer import likeness
@@ -32,7 +32,6 @@ EVEN, ODD, ALL = slice(0, None, 2), slice(1, None, 2), slice(None)
 
 WRONG = {
     "one_for_all": {
-        "a constant": lambda names: dict.fromkeys(names["kept"], 0.5),
         "each corpus' own map": lambda names: names["own"],
         "a stranger's map": lambda names: of_all(names, lambda names, corpus: names["maps"][names["main"]]),
         "in sample": lambda names: of_all(names, side="train"),
@@ -40,26 +39,17 @@ WRONG = {
         "one corpus": lambda names: {names["last"]: names["one_for_all"][names["last"]]},
     },
     "moved_r2": {
-        "a constant": lambda names: 0.5,
         "not moved": lambda names: names["before"],
         "all its own": lambda names: names["own"][names["last"]],
         "means of held-out rows": lambda names: moved(names, names["main"], names["test"][names["last"]]),
         "slopes of the last": lambda names: moved(names, names["last"], names["train"][names["main"]]),
         "in sample": in_sample,
-        "a sign slip": lambda names: 2 - names["moved_r2"],
     },
     "half_and_half": {
-        "a constant": lambda names: 1.0,
         "the yardstick": lambda names: names["yardstick"],
         "less, and no more": lambda names: names["yardstick"] - 0.01,
         "the halves one after the other": lambda names: likened(names, slice(0, 2), slice(2, None)),
         "a half and the whole": lambda names: likened(names, EVEN, ALL),
         "on train rows": lambda names: likened(names, EVEN, ODD, on=names["train"][names["main"]]),
-        "a sign slip": lambda names: -names["half_and_half"],
     },
 }
-
-
-class TestExercises(Exercises):
-    stem = "05_corpora"
-    wrong = WRONG

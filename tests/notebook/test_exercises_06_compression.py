@@ -3,7 +3,7 @@
 import torch
 
 import howlinear as hl
-from helpers.exercises import Exercises
+from helpers.exercises import TestExercises  # noqa: F401
 
 
 def share(names, swapped, ablated=None):
@@ -48,14 +48,12 @@ def undone(names, matrix, rank=None):
 
 WRONG = {
     "share_recovered": {
-        "a constant": lambda names: lambda loss, swapped, ablated: 0.7,
         "what is lost": lambda names: lambda loss, swapped, ablated: (swapped - loss) / (ablated - loss),
         "a ratio of losses": lambda names: lambda loss, swapped, ablated: 1 - swapped / ablated,
         "a sign slip": lambda names: lambda loss, swapped, ablated: 1 + (swapped - loss) / (ablated - loss),
         "cut off at 0": lambda names: lambda *three: max(0.0, names["share_recovered"](*three)),
     },
     "thin_share": {
-        "a constant": lambda names: 0.5,
         "the full map": lambda names: names["full"].value,
         "half the width": lambda names: share(names, with_map(names, names["d"] // 2)),
         "ablated by 0": lambda names: share(names, with_map(names, names["d"] // 4), switched_off(names)),
@@ -70,8 +68,3 @@ WRONG = {
         "the bias forgotten": lambda names: hl.AffineMap(names["weighed"].weight, 0 * names["weighed"].bias),
     },
 }
-
-
-class TestExercises(Exercises):
-    stem = "06_compression"
-    wrong = WRONG

@@ -1,6 +1,6 @@
 """The exercises of notebook 08."""
 
-from helpers.exercises import Exercises
+from helpers.exercises import TestExercises  # noqa: F401
 from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls.inputs import recolour
 from howlinear.ideas.controls.weights import respond, sample_ceiling
@@ -25,14 +25,12 @@ def turned(names, seeds=range(5), block=None, anew=True):
 
 WRONG = {
     "enough": {
-        "a constant": lambda names: 1_000,
         "no row for the mean": lambda names: 100 * names["rank"],
         "a sign slip": lambda names: 100 * names["rank"] - 1,
         "one direction more": lambda names: 100 * (names["rank"] + 1) + 1,
         "the rows there are": lambda names: names["floors"].rows[0],
     },
     "quiet": {
-        "a constant": lambda names: 0.9,
         "the limit": lambda names: 1.0,
         "as it was": lambda names: closed_form(names),
         "not squared": lambda names: closed_form(names, 0.1**0.5),
@@ -40,7 +38,6 @@ WRONG = {
         "the mean as well": lambda names: closed_form(names, 0.1, mean=0.1),
     },
     "turns": {
-        "a constant": lambda names: [0.5] * 5,
         "not turned": lambda names: [names["untouched"]] * 5,
         "one seed five times": lambda names: turned(names, [0] * 5),
         "four seeds": lambda names: turned(names, range(4)),
@@ -48,8 +45,3 @@ WRONG = {
         "a neighbour's block": lambda names: turned(names, block=names["depth"] // 2 - 1),
     },
 }
-
-
-class TestExercises(Exercises):
-    stem = "08_controls"
-    wrong = WRONG

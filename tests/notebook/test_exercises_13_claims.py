@@ -2,7 +2,7 @@
 
 from scipy.stats import norm
 
-from helpers.exercises import Exercises
+from helpers.exercises import TestExercises  # noqa: F401
 from howlinear.ideas.claims.claim import SOURCE, Verdict, load_claims, verdict
 
 CLAIMS = {claim.id: claim for claim in load_claims()}
@@ -37,7 +37,6 @@ def between_models(names):
 
 WRONG = {
     "generous": {
-        "a constant": lambda names: 0.5,
         "as it is stated": lambda names: CLAIMS["products-small"].threshold,
         "the highest value": lambda names: round(names["small"].value.max(), 2),
         "the highest lower end": lambda names: round(names["small"].value_low.max(), 2),
@@ -47,11 +46,9 @@ WRONG = {
         "all digits": lambda names: names["highest"] + 1e-6,
     },
     "stretch": {
-        "a constant": lambda names: 2.0,
         "one side": lambda names: norm.ppf(1 - 0.05 / names["count"]) / norm.ppf(0.975),
         "standard errors": lambda names: norm.ppf(1 - 0.025 / names["count"]),
         "claims counted, not models": lambda names: norm.ppf(1 - 0.025 / len(CLAIMS)) / norm.ppf(0.975),
-        "a sign slip": lambda names: -names["stretch"],
         "upside down": lambda names: 1 / names["stretch"],
     },
     "turned": {
@@ -71,8 +68,3 @@ WRONG = {
         "the paper's": lambda names: SOURCE.read_text(encoding="utf-8"),
     },
 }
-
-
-class TestExercises(Exercises):
-    stem = "13_claims"
-    wrong = WRONG
