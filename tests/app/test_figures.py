@@ -188,16 +188,3 @@ def test_called_again_it_does_nothing_anew(page, model, text):
     assert page.stat().st_mtime_ns > before
     assert times == {path: path.stat().st_mtime_ns for path in executed.glob("*.ipynb")}
     assert made.keys() <= set((page.parent / "notebooks").glob("*.ipynb"))  # and what was run beside it since
-
-
-@pytest.mark.long
-def test_a_folder_of_something_else_is_left_alone(page, model, text, tmp_path):
-    with pytest.raises(InputError, match="another model or text"):
-        hl.figures("mini-gpt2", str(text), page.parent, short=True)
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="something else"):
-        hl.figures(str(model), str(text), tmp_path, short=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    with pytest.raises(SourceError, match="absent"):
-        hl.figures(str(model), str(tmp_path / "absent.txt"), tmp_path / "new", short=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

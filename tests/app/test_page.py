@@ -1,7 +1,6 @@
 """The page of a measurement: whole, alone, and only as clever as what it is given."""
 
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -84,15 +83,6 @@ def test_the_page_has_every_block_and_loads_nothing(measured, swapped):
         if swapped:
             assert row[heading.index("ΔPPL of swap")] == f"{costs[block].delta:+.2f}"
     assert "prefers-color-scheme: dark" in page
-
-
-def test_the_figure_is_sound_and_of_outlines(measured):
-    profile, costs = measured
-    page = render(Measurement("tiny", replace(profile, costs=costs)))
-    svg = page[page.index("<svg") : page.index("</svg>") + len("</svg>")]
-    root = ET.fromstring(svg)
-    assert root.get("viewBox")
-    assert not list(root.iter("{http://www.w3.org/2000/svg}text"))  # letters need no font
 
 
 def test_what_is_given_is_text(measured):

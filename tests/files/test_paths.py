@@ -4,17 +4,7 @@ import stat
 import pytest
 
 from howlinear.errors import SourceError
-from howlinear.files import atomic, paths
-
-
-def test_everything_lies_under_one_root():
-    assert (paths.ROOT / "lib" / "howlinear" / "files" / "paths.py").is_file()
-    assert paths.results("minis") == paths.ROOT / "results" / "minis"
-    assert paths.figures("minis") == paths.ROOT / "figures" / "minis"
-    assert paths.build("minis") == paths.ROOT / "build" / "minis"
-    assert {paths.MODELS, paths.NOTEBOOKS, paths.PROFILES} == {
-        paths.ROOT / name for name in ("models", "notebooks", "profiles")
-    }
+from howlinear.files import atomic
 
 
 def test_a_file_appears_whole_and_in_a_new_folder(tmp_path):

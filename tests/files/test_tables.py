@@ -10,7 +10,6 @@ import pytest
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.files import tables
-from howlinear.files.numbers import round_number
 
 STEM = "02_ceilings"
 NAMES = {
@@ -42,24 +41,6 @@ def written(folder, settings=None, **named):
     recorded = {name: tables.as_recorded(table, STEM, name) for name, table in named.items()}
     tables.write(folder / STEM, recorded, settings or {})
     return tables.read(folder / STEM)
-
-
-@pytest.mark.parametrize(
-    ("number", "digits", "decimals", "expected"),
-    [
-        (0.123456, 4, 4, 0.1235),
-        (0.00012345, 4, 4, 0.0001),
-        (12.3456, 4, 4, 12.35),
-        (123456.0, 4, 4, 123500.0),
-        (0.00012345, 2, 9, 0.00012),
-        (-0.00001, 4, 4, 0.0),
-        (1.0154, 4, 4, 1.015),
-    ],
-)
-def test_numbers_keep_the_digits_that_their_column_has(number, digits, decimals, expected):
-    rounded = round_number(number, digits, decimals)
-    assert rounded == expected
-    assert math.copysign(1, rounded) == (1 if expected >= 0 else -1)
 
 
 def test_what_is_recorded_is_what_is_read_back(tmp_path):
