@@ -3,7 +3,6 @@ import math
 from dataclasses import replace
 from html import escape
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -63,28 +62,6 @@ def test_a_corpus_is_packed_by_rows_length_and_seed(gpt2, toy):
     profile = measure(gpt2, toy, rows=1_024, seq_len=32, seed=5)
     assert_same_profile(profile, measure(gpt2, toy.rows(1_024, 32, 5)))
     assert profile.to_dict()["sha256"] != measure(gpt2, toy, rows=1_024, seq_len=32, seed=6).to_dict()["sha256"]
-
-
-def test_measuring_twice_gives_the_same(model, rows):
-    assert measure(model, rows).to_dict() == measure(model, rows).to_dict()
-
-
-def test_chosen_blocks_are_the_same_as_among_all(gpt2, rows):
-    whole, chosen = measure(gpt2, rows), measure(gpt2, rows, blocks=[2, 0])
-    assert list(chosen) == [0, 2]
-    assert [chosen[block].r2 for block in chosen] == pytest.approx([whole[block].r2 for block in chosen], rel=1e-12)
-    with pytest.raises(KeyError):
-        chosen[1]
-
-
-def test_planted_blocks_are_recognised(gpt2, rows):
-    generator = torch.Generator().manual_seed(0)
-    a, b, c = (torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
-    linear = AffineMap(a, torch.zeros(WIDTH, dtype=torch.float64))
-    with swap(gpt2, {0: linear, 1: lambda x: (x @ b.float()) * (x @ c.float())}):
-        profile = measure(gpt2, rows)
-    assert profile[0].r2 == pytest.approx(1, abs=1e-10)
-    assert profile[1].r2 < 0.95
 
 
 def test_frame_and_json_hold_the_same_finite_numbers(gpt2, rows):
@@ -169,24 +146,6 @@ def test_a_profile_rises_and_falls_only_beyond_its_intervals(gpt2, rows, r2s, an
     changed = replace(profile, solved=solved)
     assert changed.rises_and_falls is answer
     assert changed.curves == {"r2": r2s, "r2_low": [r2 - 0.05 for r2 in r2s], "r2_high": [r2 + 0.05 for r2 in r2s]}
-
-
-def test_a_profile_draws_itself(gpt2, rows):
-    """R²_lin of each block with its interval, under the model's name."""
-    gpt2.name_or_path = "somewhere/tiny-gpt2"
-    profile = measure(gpt2, rows)
-    figure = profile.plot()
-    (ax,) = figure.axes
-    (container,) = ax.containers
-    line, _, (bars,) = container
-    np.testing.assert_allclose(line.get_xydata(), [(block, found.r2) for block, found in profile.items()])
-    ends = [segment[:, 1] for segment in bars.get_segments()]
-    np.testing.assert_allclose(ends, [(found.r2_low, found.r2_high) for found in profile.values()])
-    assert ax.get_legend_handles_labels()[1] == ["tiny-gpt2"]
-    assert ax.get_xlabel() == "block"
-    assert "R^2" in ax.get_ylabel()
-    assert profile.plot(ax) is figure  # drawn where it is asked to be
-    plt.close(figure)
 
 
 # --- how far more rows would move it

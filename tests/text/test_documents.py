@@ -20,11 +20,6 @@ def offline_texts(name, seed=0):
     return [document.text for document in offline_documents(name, seed)]
 
 
-def has_docstring(source):
-    kinds = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return any(ast.get_docstring(node) is not None for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
-
-
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package of three modules, a header and tests, and nothing else installed."""
