@@ -14,7 +14,7 @@ from howlinear.ideas.compression import own_units
 from howlinear.ideas.compression.calibration import InFiles
 from howlinear.ideas.compression.units import UnitMoments
 from howlinear.models.layerwise import Layerwise
-from howlinear.models.load import load_on_disk
+from howlinear.models.load import load_on_disk, untrained
 from howlinear.models.replace import units_left
 
 ROWS, SEQ_LEN = 96, 32
@@ -183,7 +183,9 @@ def test_a_model_on_disk_is_saved_as_it_lies_there_and_never_once_it_is_changed(
     hl.save(model, tmp_path / "copy")
     before, after = (hl.load_model(tmp_path / name).state_dict() for name in ("model", "copy"))
     assert all(torch.equal(after[name], before[name]) for name in before)
+    fresh = untrained(model)
     model.transformer.ln_f = torch.nn.LayerNorm(16)
-    with pytest.raises(InputError, match="load it whole"):
-        hl.save(model, tmp_path / "changed")
-    assert not (tmp_path / "changed").exists()
+    for other in (model, fresh):  # weights that no file holds
+        with pytest.raises(InputError, match="load it whole"):
+            hl.save(other, tmp_path / "changed")
+        assert not (tmp_path / "changed").exists()

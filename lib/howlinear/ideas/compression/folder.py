@@ -49,7 +49,7 @@ def save(
     model = model_of(model, on_disk=True)
     folder = check_output_folder(folder, force)
     weights = None if is_on_disk(model) else weights_to_save(model)
-    if weights is None and not all(parameter.is_meta for parameter in model.parameters()):
+    if weights is None and not (model.howlinear_shards.files and all(weight.is_meta for weight in model.parameters())):
         raise InputError("some weights of this model are others than its files hold: load it whole, hl.load_model(…)")
     if card is None:
         card = plain_card(model)
