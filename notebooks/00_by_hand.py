@@ -71,7 +71,7 @@ run.answer()
 #
 # One token at one block, the pair $(x, y)$, is a **[row](../book/reading.md#row)**. Many rows make a cloud of points,
 # and through a cloud of points one can lay a straight line. With $d$ numbers going in and $d$ coming out the line is $y
-# \approx xW + b$, a table of $d \times d$ slopes $W$ and a list of $d$ offsets $b$; nothing else changes.
+# \approx xW + b$, a table of $d \times d$ slopes $W$ and a list of $d$ offsets $b$; the rest is as for two numbers.
 #
 # What the line misses, $y - xW - b$, is the **[residual](../book/reading.md#residual)**. **[Least
 # squares](../book/reading.md#the-line)** means: of all lines, take the one whose residuals, squared and added up, are

@@ -180,8 +180,8 @@ def by_normal_equations(x, y, dtype):
 
 
 # %% [markdown]
-# We score every solver with the same float64 formula, so that only the *map* can be at fault. An error that is nothing
-# but rounding has no digits that another processor would find too, so we keep its order of magnitude alone.
+# We score every solver with the same float64 formula, so that only the *map* can be at fault. An error that is
+# only rounding has other digits on another processor, so we keep nothing but its order of magnitude.
 
 # %%
 from howlinear.ideas import ceilings
@@ -467,7 +467,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   inputs are off centre and skewed, and a line finds that part. So the architecture sets where a block starts (dotted
 #   lines), and training where it goes (*trained − fresh*).
 # - Why linear blocks may be costly to replace: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the
-#   rest of the model does with that variance. That the two come apart is what the paper finds as well (§5.6).
+#   rest of the model does with that variance. The paper finds as well that the two disagree (§5.6).
 
 # %% [markdown]
 # ## Test yourself

@@ -128,10 +128,10 @@ print(f"effective rank = 44² / (36² + 4² + 4²) = {spread.spread(score.square
 # Loudness is ranked by *train* variance, so the held-out rows have no say in who is left out; *directions* are the
 # eigenvectors of sampled train outputs. Intervals are jackknives over document folds of both sides, with two
 # exceptions: the outputs' rank leaves out folds of the sample's held-out rows only, and the maps that are refitted
-# without position 0 are not refitted once more for each fold. The paper tells two regimes of near-linear blocks apart.
-# We call a block *concentrated* if it shows both signs of one loud direction, an effective rank of `few` at most and a
-# median feature that lies at least `gap` below the pooled $R^2$; *broad* if it shows neither; and *mixed* if it shows
-# only one. The three thresholds are ours, since the paper names none.
+# without position 0 are not refitted once more for each fold. The paper distinguishes two regimes of near-linear
+# blocks. We call a block *concentrated* if it shows both signs of one loud direction, an effective rank of `few` at
+# most and a median feature that lies at least `gap` below the pooled $R^2$; *broad* if it shows neither; and *mixed*
+# if it shows only one. The three thresholds are ours, since the paper names none.
 #
 # Do these tools find what they are for? We plant three blocks, all nearly linear by $R^2$. One is straight throughout;
 # one has a single loud straight feature among bent ones; the third is the second with its outputs rotated.
@@ -176,7 +176,7 @@ for name, block in planted.items():
 #
 # Every block of every model, from the captures of notebook 01. (`mini-sink`, where the run has it, was trained to have
 # the massive rows of notebook 12.) Tokens are cut into bands by how often they occur in the train text; each band's
-# $R^2$ is relative to *its own* variance about its own mean, so a band gets no credit for lying apart from the others.
+# $R^2$ is relative to *its own* variance about its own mean, so a band gets no credit for a mean unlike the others'.
 # For position 0 we score the same map with and without it, and also refit: two maps on sampled train rows, with and
 # without position 0, compared on the rows that are not at position 0.
 
@@ -387,7 +387,8 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   model is near-linear the claim of two regimes cannot be tested, and one or two such blocks say little.
 # - Features are not directions. A feature may hold a little of every direction; leaving out directions takes away what
 #   the block does most, and shows how straight the quiet rest is.
-# - Each band of token frequency has the same share of the train rows, so the map owes none of them more than another.
+# - Each band of token frequency has the same share of the train rows, so the map is not fitted to one more than to
+#   another.
 
 # %% [markdown]
 # ## Test yourself

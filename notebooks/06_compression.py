@@ -95,7 +95,7 @@ run.answer()
 # $$ \Delta\,\text{loss per token} \;\approx\; -\mathbb E[g \cdot r] + \tfrac12 \mathbb E[(g \cdot r)^2]
 #    \;\approx\; \tfrac12 \operatorname{tr}\big(\mathbb E[g g^\top]\, \mathbb E[r r^\top]\big) $$
 #
-# in nats: squared gradients stand for the curvature (Fisher information), errors of different tokens count as
+# in nats: squared gradients replace the curvature (Fisher information), errors of different tokens count as
 # independent, and the first term is left out (below we print how often it is positive). *Paired* keeps $g$ and $r$ of
 # one token together.
 #
@@ -119,7 +119,7 @@ run.answer()
 # | Spearman's $\rho$ of a signal with the measured costs, model by model | `ranking.ranking` |
 # | the swapped layer trained on, and the original likewise | `healing.healing` |
 # | several blocks, each map refitted on the inputs it now gets | `greedy.greedy` |
-# | what ShortGPT and LLM-Drop go by; NBL | `signals.stream`; `signals.cca_bounds` |
+# | the signals of ShortGPT and LLM-Drop; of NBL | `signals.stream`; `signals.cca_bounds` |
 # | the swap measured on text to fit on | `signals.replace_one` |
 #
 # A case to follow by hand: a block with two output features, and a loss that reads the first of them alone, a logistic
@@ -269,8 +269,8 @@ positive = [slope for slope in slopes if slope > 0]
 print("blocks with a positive first-order term:", len(positive), "of", len(slopes))
 
 # %% [markdown]
-# Had nearly all of these terms one sign, the price could go by it. In the embedded models they do not, so the price
-# leaves them out.
+# If nearly all of these first-order terms had one sign, the price could include them. In the embedded models they do
+# not, so the price leaves them out.
 
 # %% [markdown]
 # ## Figure: what was foreseen, and what it cost
@@ -374,7 +374,7 @@ if len(sums):
     print(refitted.merge(sums, on="model").round(3).to_string(index=False))
 
 # %% [markdown]
-# **Healing.** The paper lets the new layer learn on after the swap: 200 steps of Adam at $10^{-4}$, four sequences
+# **Healing.** The paper trains the new layer further after the swap: 200 steps of Adam at $10^{-4}$, four sequences
 # each, only that layer, on text that the fit may see. A healed line may end *below* the model as it was. That alone
 # says little: the original block may gain from the same steps. So we heal both (`healing.healing`) and compare them. (A
 # run profile may take fewer steps than the paper, and fewer steps heal less: what counts is the comparison.)
@@ -402,8 +402,8 @@ if len(healed):
 
 # %% [markdown]
 # *Surely* takes only the draw of held-out documents into account. The intervals take the trained layers as given:
-# another order of the training text would train others, and that is not in them. How far does it move the changes? One
-# model, healed again:
+# another order of the training text would give others, and the intervals do not include that. How far does the order
+# move the changes? One model, healed again:
 
 # %%
 for name in healed["model"].unique()[: int(heal_again)]:

@@ -359,9 +359,10 @@ for vote in votes.itertuples():
 # one can watch such rows appear.
 #
 # **How to read it.** (a) $R^2_{\mathrm{lin}}$ of the block that rests most on its massive rows: filled of all rows,
-# open of the ordinary ones; grey are the other blocks, of ordinary rows. Where filled and open points part, the block
-# still looks linear and no longer is. (b) Its heaviest output in median norms; above the dotted line a row is massive.
-# Right axis: the attention that the heads of a layer give position 0 on average, in the layer where it is highest.
+# open of the ordinary ones; grey are the other blocks, of ordinary rows. Where filled points lie above open ones, the
+# block looks more linear than its ordinary rows are. (b) Its heaviest output in median norms; above the dotted line a
+# row is massive. Right axis: the attention that the heads of a layer give position 0 on average, in the layer where
+# it is highest.
 
 # %%
 from howlinear.instrument.massive import MULTIPLE

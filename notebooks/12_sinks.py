@@ -160,9 +160,9 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # %% [markdown]
 # The sunk block is the paper's rank-1 regime: high pooled $R^2$, an effective rank of 1, a median feature far below.
 # Without its massive rows, or without position 0, it is the clean block again, and the map of all its rows (`of_all`)
-# is of no use to the ordinary ones. The median feature hardly knows of the sink, which lies in three features: it is
-# about as straight as the ordinary rows are. `carrying_share` needs no rule for what is massive: if $k$ of $n$ rows had
-# all of the variance it would be $k / n$, and 1 if all rows had equal parts.
+# is of no use to the ordinary ones. The median feature is hardly changed by the sink, which lies in three features:
+# it is about as straight as the ordinary rows are. `carrying_share` needs no rule for what is massive: if $k$ of $n$
+# rows had all of the variance it would be $k / n$, and 1 if all rows had equal parts.
 #
 # What does a map in the block's place cost, in nats per token? We try five ways:
 #
@@ -172,9 +172,10 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # - (d) the same map as in (c), but the block itself computes the massive rows;
 # - (e) least squares on ordinary rows, and one constant at position 0.
 #
-# For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it keeps. That saves
-# nothing, and is done only to see where the cost comes from. (e) needs nothing of the block, and could be used. This
-# model has never learned to need a sink, so (c), which takes the sink away, may even help it; a trained sink is missed.
+# For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it keeps. That
+# saves nothing, and is done only to see where the cost comes from. (e) needs nothing of the block, and could be used.
+# This model has never learned to need a sink, so (c), which takes the sink away, may even help it; a model trained
+# with a sink needs it.
 
 # %% tags=["nbval-check-output"]
 run.record("planted_costs", costs_of_sunk.drop(columns="model"))

@@ -378,7 +378,8 @@ if models:
 #   holds;
 # - *anchored on own outputs*: fitted once more on the inputs that a block really gets, to what the same block of the
 #   whole model puts out;
-# - *anchored on the stream*: the same, to the whole model's residual stream. These are own units as they race;
+# - *anchored on the stream*: the same, to the whole model's residual stream. This is the method *own units* of the
+#   figure;
 # - *with lines, anchored on the stream*: both. If lines gain only what the anchor gains anyway, this costs no less than
 #   the anchor alone.
 #

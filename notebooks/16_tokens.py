@@ -251,7 +251,7 @@ run.save(settings={"counted_rows": counted_rows, "texts": [main, *others]})
 run.conclusion()
 
 # %% [markdown]
-# - One number, two lines. Between tokens a line is an interpolation over a vocabulary. Within tokens its $R^2$ says how
+# - One line, two $R^2$. Between tokens a line is an interpolation over a vocabulary. Within tokens its $R^2$ says how
 #   straight the block's answer to context is.
 # - Limits. A token's context is not drawn at random: words stand among similar words, and what accompanies a token
 #   everywhere is counted as the token's. The rows without a partner in another fold are those of the rarest tokens. For
@@ -324,7 +324,7 @@ if square_of_mean is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: under *Idea* the sum of squares comes apart into a part between tokens and one within, and so do sums of
+# Step 1: under *Idea* the sum of squares splits into a part between tokens and one within, and so do sums of
 # products. `hl.Moments.total(side.rows.values())` is a copy of the moments of all rows: take the part between away.
 #
 # Step 2: sums are kept for each token of each fold. `types, kind = side.types` says which of the tokens each sum is of,
