@@ -1,1 +1,1 @@
-"""R²_lin itself, from moments alone: no model, no text, no file. Told by notebook 02."""
+"""R²_lin itself, from moments alone: no model, no text, no file. Explained in notebook 02."""

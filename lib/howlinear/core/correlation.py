@@ -1,6 +1,6 @@
 """A correlation over the blocks of one model, with its interval, and what of it hangs on single blocks.
 
-Blocks of several models are not thrown together: models differ in level, and that alone correlates.
+Blocks of several models are not pooled: models differ in level, and that alone makes a correlation.
 """
 
 from __future__ import annotations

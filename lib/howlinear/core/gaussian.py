@@ -43,7 +43,7 @@ is exact to rounding; a kink costs 1e-5, since the step is 0.018 (Gauss's own no
 
 @dataclass(frozen=True)
 class Hidden:
-    """A block taken apart: y = out(a(gate(x)) ⊙ up(x)).
+    """The parts of a block: y = out(a(gate(x)) ⊙ up(x)).
 
     Attributes:
         gate: x to the m pre-activations under the activation, g.

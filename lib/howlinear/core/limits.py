@@ -8,7 +8,7 @@ Akaike's criterion"; Takeuchi's information criterion). With u the unexplained s
 
 Independent Gaussian rows have v = p, the numbers that a feature's map has, and then the held-out share is
 u / (1 − p / n), so that √(u_n u'_n) is u itself. Rows of one document resemble each other, and some rows weigh more
-than others: both make v larger, often many times, but they move the two sides apart alike. So
+than others: both make v larger, often many times, but they move both sides equally, in opposite directions. So
 
     R²_∞ = 1 − √(u_n u'_n)
 

@@ -1,7 +1,7 @@
 """What a line explains between token means, and what within tokens: R²_lin split by the identity of the token.
 
 With t the token of a row, μ_t the mean of a token's rows and e = y − xW − b what a line leaves of them, both sums of
-squares come apart into a part between tokens and one within,
+squares split into a part between tokens and one within,
 
     Σ ‖y − ȳ‖² = Σ_t n_t ‖ȳ_t − ȳ‖² + Σ ‖y − ȳ_t‖²,        Σ ‖e‖² = Σ_t n_t ‖ē_t‖² + Σ ‖e − ē_t‖².
 

@@ -1,1 +1,1 @@
-"""The instrument: capture, perplexity, swap costs, and `measure`, which joins them. Told by notebooks 01 and 02."""
+"""The instrument: capture, perplexity, swap costs, and `measure`, which joins them. Explained in notebooks 01, 02."""

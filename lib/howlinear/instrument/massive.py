@@ -1,10 +1,10 @@
 """Rows of massive outputs, found while rows stream by: the few tokens that a block writes far more for than for others.
 
 Trained transformers put outputs hundreds of times the usual size on a few tokens, the first of a sequence above all
-(Sun et al. 2024, "Massive activations in large language models"), where attention finds a place to rest (Xiao et al.
-2024, "Efficient streaming language models with attention sinks"). R²_lin weighs squares, so a hundred such rows can
-decide it alone, and the least-squares map with it. A row is massive if its output norm is beyond `MULTIPLE` times the
-median norm.
+(Sun et al. 2024, "Massive activations in large language models"), where heads put attention that they need nowhere else
+(Xiao et al. 2024, "Efficient streaming language models with attention sinks"). R²_lin weighs squares, so a hundred such
+rows can decide it alone, and the least-squares map with it. A row is massive if its output norm is beyond `MULTIPLE`
+times the median norm.
 
 How R²_lin depends on that multiple is asked of all rows beyond `KEPT` times the median, and of the heaviest below. One
 pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and in the

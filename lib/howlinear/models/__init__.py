@@ -1,1 +1,1 @@
-"""Models: load them, find their feed-forward blocks, put maps in their place. Told by notebook 01."""
+"""Models: load them, find their feed-forward blocks, put maps in their place. Explained in notebook 01."""

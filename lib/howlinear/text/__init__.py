@@ -1,1 +1,1 @@
-"""Text: documents → corpus → token rows with folds. Told by notebooks 01 and 05."""
+"""Text: documents → corpus → token rows with folds. Explained in notebooks 01 and 05."""

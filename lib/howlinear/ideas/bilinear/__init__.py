@@ -1,1 +1,1 @@
-"""What a product of inputs adds to the line. Told by notebook 03."""
+"""What a product of inputs adds to the line. Explained in notebook 03."""

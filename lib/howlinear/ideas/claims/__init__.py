@@ -1,1 +1,1 @@
-"""The paper's claims, its own numbers, the numbers they are judged by, and the ledger. Told by notebook 13."""
+"""The paper's claims, its own numbers, the numbers they are judged by, and the ledger. Explained in notebook 13."""

@@ -1,1 +1,1 @@
-"""Which blocks can be replaced, at what price, and how small a model gets. Told by notebooks 06 and 14."""
+"""Which blocks can be replaced, at what price, and how small a model gets. Explained in notebooks 06 and 14."""

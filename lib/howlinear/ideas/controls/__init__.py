@@ -1,1 +1,1 @@
-"""Learned, or architectural? Told by notebook 08."""
+"""Learned, or architectural? Explained in notebook 08."""

@@ -1,1 +1,1 @@
-"""Does a block's linear part survive a change of text? Told by notebook 05."""
+"""Does a block's linear part survive a change of text? Explained in notebook 05."""

@@ -1,1 +1,1 @@
-"""Of what degree a block is. Told by notebook 10."""
+"""Of what degree a block is. Explained in notebook 10."""

@@ -1,1 +1,1 @@
-"""When training makes the profile. Told by notebook 09."""
+"""When training makes the profile. Explained in notebook 09."""

@@ -1,1 +1,1 @@
-"""Would a trained linear layer have found the ceiling? Told by notebook 07."""
+"""Would a trained linear layer have found the ceiling? Explained in notebook 07."""
