@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,17 @@ from torch.distributed import TCPStore
 
 import howlinear
 from conftest import WIDTH, tiny
+from helpers.families import reads, small
 from helpers.forked import exit_codes, start
 from howlinear.app import cli
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
+from howlinear.errors import InputError, ProcessError
 from howlinear.files import numbers
-from howlinear.instrument import distributed
+from howlinear.instrument import distributed, layerwise
 from howlinear.instrument.distributed import Group, joined, own_share, place
+from howlinear.instrument.layerwise import Work
 from howlinear.instrument.measure import measure
+from howlinear.models.layerwise import Layerwise
 from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
 
@@ -101,6 +105,129 @@ def test_one_process_under_torchrun_is_alone(monkeypatch):
     with joined() as group:
         assert group == Group(0, 1)
         assert own_share([range(3)]) == [range(3)]
+
+
+# --- layer by layer
+
+
+def on_disk(folder):
+    tiny("mini-gpt2").save_pretrained(folder / "model")
+    return str(folder / "model")
+
+
+def keep_layers(folder, index, options, tight=None):
+    """A measurement layer by layer, in which one process may have little memory; and the layers that it begins."""
+    if index == tight:
+        layerwise.fills_memory = lambda _: True
+    begun = noted_layers()
+    with joined():
+        profile = measure(str(folder / "model"), some_rows(), swap=True, layerwise=True, **options)
+        maps = [found.map.weight for found in profile.values()]
+        torch.save({"profile": profile.to_dict(), "maps": maps, "begun": begun}, folder / f"{index}.pt")
+
+
+def noted_layers():
+    begun = []
+    advance = Layerwise.advance
+
+    def noting(self, *args):
+        if sys._getframe(1).f_code.co_name == "capture_layer":  # and not in a swap's pass
+            begun.append(self.passed)
+        advance(self, *args)
+
+    Layerwise.advance = noting
+    return begun
+
+
+def assert_found(folder, size, one, begun):
+    for index in range(size):
+        found = torch.load(folder / f"{index}.pt")
+        assert found["begun"] == begun
+        assert found["profile"]["perplexity"] == pytest.approx(one.perplexity, rel=1e-9)
+        for mine, whole in zip(found["profile"]["blocks"], one.to_dict()["blocks"], strict=True):
+            assert "dppl" in mine
+            assert mine == pytest.approx(whole, rel=1e-9)
+        for weight, whole in zip(found["maps"], one.values(), strict=True):
+            assert torch.allclose(weight, whole.map.weight, rtol=0, atol=1e-9 * float(whole.map.weight.abs().max()))
+
+
+@pytest.mark.parametrize(("size", "batch", "tight"), [(2, 2, None), (7, 8, None), (3, 2, 1)])
+def test_several_processes_measure_layer_by_layer_what_one_does(tmp_path, size, batch, tight):
+    """Of seven with six batches, one has none; where one has little memory, moments are added up from files."""
+    one = measure(on_disk(tmp_path), some_rows(), batch_size=batch, swap=True, layerwise=True)
+    codes, said = together(tmp_path, size, keep_layers, {"batch_size": batch}, tight)
+    assert (codes, "".join(said)) == ([0] * size, "")
+    assert_found(tmp_path, size, one, begun=[0, 1, 2])
+
+
+def lost_before_it_writes(folder, index, options):
+    keep = Work.keep
+
+    def ending(self, text, answer):
+        if index == 1 and text.passed == 2:
+            die()
+        keep(self, text, answer)
+
+    Work.keep = ending
+    keep_layers(folder, index, options)
+
+
+def test_an_ended_run_of_several_processes_goes_on_where_all_of_them_were(tmp_path):
+    """The first has written its streams behind the second layer, and the other has not."""
+    one = measure(on_disk(tmp_path), some_rows(), swap=True, layerwise=True)
+    options = {"work": tmp_path / "work"}
+    codes, _ = together(tmp_path, 2, lost_before_it_writes, options)
+    assert codes[1] == -9
+    kept = [sorted(file.name for file in (tmp_path / "work" / name).iterdir()) for name in ("process-1", "process-2")]
+    assert [len(files) for files in kept] == [2, 1]
+    codes, said = together(tmp_path, 2, keep_layers, options)
+    assert (codes, "".join(said)) == ([0, 0], "")
+    assert_found(tmp_path, 2, one, begun=[1, 2])
+
+
+def keep_reason(folder, index, options):
+    try:
+        with joined():
+            measure(str(folder / "model"), some_rows(), **options)
+    except InputError as error:
+        (folder / "reason").write_text(str(error))
+    except ProcessError:
+        pass
+
+
+def test_work_of_two_processes_goes_on_with_two(tmp_path):
+    on_disk(tmp_path)
+    options = {"work": tmp_path / "work"}
+    assert together(tmp_path, 2, keep_reason, options)[0] == [0, 0]
+    assert not (tmp_path / "reason").exists()
+    for size in (3, 1):
+        together(tmp_path, size, keep_reason, options)
+        assert "(processes)" in (tmp_path / "reason").read_text()
+        (tmp_path / "reason").unlink()
+    with pytest.raises(InputError, match=r"\(processes\)"):
+        measure(str(tmp_path / "model"), some_rows(), **options)
+
+
+def few_batches():
+    return TokenRows.from_ids(reads("xlm", n=96)["input_ids"], folds=2)
+
+
+def keep_whole(folder, index):
+    with joined(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        profile = measure(str(folder / "model"), few_batches(), layerwise=True)
+        torch.save(profile.to_dict(), folder / f"{index}.pt")
+
+
+def test_layers_that_cannot_be_called_one_by_one_are_measured_as_a_whole_by_all_processes(tmp_path):
+    """Of nine processes with eight batches the last has none, and cannot tell by itself."""
+    small("xlm").save_pretrained(tmp_path / "model")
+    one = measure(str(tmp_path / "model"), few_batches(), layerwise=False)
+    codes, said = together(tmp_path, 9, keep_whole)
+    assert codes == [0] * 9, said
+    found = torch.load(tmp_path / "8.pt")
+    for mine, whole in zip(found["blocks"], one.to_dict()["blocks"], strict=True):
+        assert mine == pytest.approx(whole, rel=1e-9)
 
 
 # --- a process is lost
@@ -250,6 +377,34 @@ def test_torchrun_writes_what_one_process_writes(project, monkeypatch, capsys):
     assert two["perplexity"] == pytest.approx(one["perplexity"], rel=1e-9)
     for mine, whole in zip(two["blocks"], one["blocks"], strict=True):
         assert mine == pytest.approx(whole, rel=1e-9)
+
+
+def by_command(folder, index, options):
+    sys.argv = ["howlinear", *command(folder), *options]
+    cli.main()
+
+
+@pytest.mark.parametrize("options", [("--swap",), ("--layerwise", "--swap")])
+def test_the_command_tries_swaps_in_several_processes(project, options):
+    found = {}
+    for size in (1, 2):
+        codes, said = together(project, size, by_command, options)
+        assert codes == [0] * size, said
+        found[size] = json.loads((project / "out.json").read_text())["blocks"]
+        (project / "out.json").unlink()
+    for mine, whole in zip(found[2], found[1], strict=True):
+        assert "dppl" in mine
+        assert mine == pytest.approx(whole, rel=1e-9)
+
+
+def before_training(folder, index):
+    by_command(folder, index, ["--layerwise", "--fresh"])
+
+
+def test_before_training_is_the_work_of_one_process(project):
+    codes, said = together(project, 2, before_training)
+    assert codes == [2, 2]
+    assert all("--fresh is the work of one process" in words for words in said)
 
 
 # --- devices

@@ -233,14 +233,16 @@ def measure(
         if tolerance is not None:
             check_tolerance(tolerance)
         check_placement(reading, group.size)
-        if (swap or fresh) and group.size > 1:
-            raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
+        if fresh and group.size > 1:
+            raise InputError("--fresh is the work of one process: leave torchrun out")
         if len({os.path.abspath(model) for model in models}) < len(models):
             raise InputError(f"a model is named twice in {' '.join(models)}: name each once")
         if work is not None and len(models) > 1:
             raise InputError("--work keeps one measurement: name one model, or leave it out")
-        possible = group.size == 1 and tolerance is None and not (tokens or reading.bits)
+        possible = tolerance is None and not (tokens or reading.bits)
         layerwise = check_layerwise(layerwise, work, device_map, possible)
+        if group.size > 1:
+            layerwise = bool(layerwise)  # what is free, each process would see for itself
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
         options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
         measurements: list[Measurement] = []
@@ -853,7 +855,7 @@ def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str |
     if asked and device_map is not None:
         raise InputError("--device-map spreads a whole model over devices: leave --layerwise and --work out")
     if asked and not possible:
-        raise InputError("layer by layer there is no --tolerance, --tokens and no torchrun: leave them out")
+        raise InputError("layer by layer there is no --tolerance and no --tokens: leave them out")
     if asked or not possible or device_map is not None:
         return asked
     return layerwise

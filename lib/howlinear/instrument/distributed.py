@@ -13,20 +13,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from howlinear.core.moments import Moments
+from howlinear.core.moments import Folds, Moments
 from howlinear.errors import HowlinearError, InputError, ProcessError, first_line
 from howlinear.instrument.capture import NO_FLOAT64, BlockCapture
 from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.torchrun import is_distributed
 from howlinear.text.rows import Rows
 
-TIMEOUT = timedelta(minutes=10)  # for a process that lives and does nothing; one that is killed shows at once
+TIMEOUT = timedelta(hours=2)  # others wait so long for one that solves a wide block; one that is killed shows at once
 Item = TypeVar("Item", bound=Sized)
 
 
@@ -52,6 +53,11 @@ class Group:
 
 ALONE = Group()
 _GROUP: ContextVar[Group] = ContextVar("group", default=ALONE)
+
+
+def current_group() -> Group:
+    """The processes of this run, seen from this one."""
+    return _GROUP.get()
 
 
 def is_first() -> bool:
@@ -111,17 +117,22 @@ def check_same_rows(rows: Rows) -> None:
 
 
 def join_captures(
-    captured: dict[int, BlockCapture], folds_here: Sequence[tuple[bool, int]], folds: Sequence[tuple[bool, int]]
+    captured: dict[int, BlockCapture],
+    folds_here: Sequence[tuple[bool, int]],
+    folds: Sequence[tuple[bool, int]],
+    turn: int = 0,
 ) -> dict[int, BlockCapture]:
     """The captures of all processes, as if one had run all batches; each process gets its own blocks.
 
     Args:
-        captured: block → what this process has seen of it; emptied on the way, so that nothing is held twice.
+        captured: block → what this process has seen of it; emptied on the way, so that nothing is held twice. Moments
+            in files stay there, in a folder that all processes see, and are added up when they are read.
         folds_here: the (held out?, fold) that this process has seen rows of, in order.
         folds: those of all processes, in order.
+        turn: which process gets the first block, counted round.
 
     Returns:
-        Block → its capture: of the first block in the first process, of the next in the next, and round again.
+        Block → its capture: of the first block in that process, of the next in the next, and round again.
 
     Raises:
         ProcessError: another process is gone.
@@ -131,9 +142,9 @@ def join_captures(
         return captured
     blocks = gather(list(captured))[0]  # the first process has the first batch, so it has seen every block
     own: dict[int, BlockCapture] = {}
-    for turn, block in enumerate(blocks):
-        to = turn % group.size
-        parts = gather((folds_here, captured.pop(block, None)), to)
+    for place, block in enumerate(blocks, turn):
+        to = place % group.size
+        parts = gather((folds_here, captured.pop(block).to("cpu") if block in captured else None), to)
         if group.rank == to:
             own[block] = _joined_block(parts, folds)
     return own
@@ -143,18 +154,25 @@ def _joined_block(
     parts: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture | None]], folds: Sequence[tuple[bool, int]]
 ) -> BlockCapture:
     """One block's capture, from the folds and the capture of each process, None if it has run no batch."""
-    by_fold: dict[tuple[bool, int], list[Moments]] = {fold: [] for fold in folds}
-    seen = []
-    for folds_there, part in parts:
-        if part is not None:
-            seen.append(part)
-            for fold, moments in zip(folds_there, part.train + part.test, strict=True):
-                by_fold[fold].append(moments)
-    # Moments of the same fold add up over processes
-    train = [Moments.total(moments) for (held_out, _), moments in by_fold.items() if not held_out]
-    test = [Moments.total(moments) for (held_out, _), moments in by_fold.items() if held_out]
-    outputs = Moments.total([part.outputs for part in seen])
-    return BlockCapture(train, test, outputs, None, HeavyRows.merged([part.heavy_rows() for part in seen]))
+    seen = [(folds_there, part) for folds_there, part in parts if part is not None]
+    in_files = isinstance(seen[0][1].train, Folds)
+    sides: list[Sequence[Moments]] = []
+    for side in (False, True):
+        totals = [partial(_fold_total, seen, fold) for fold in folds if fold[0] == side]
+        sides.append(Folds(totals) if in_files else [total() for total in totals])
+    outputs = Moments.total([part.outputs for _, part in seen])
+    return BlockCapture(*sides, outputs, None, HeavyRows.merged([part.heavy_rows() for _, part in seen]))
+
+
+def _fold_total(seen: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture]], fold: tuple[bool, int]) -> Moments:
+    """The moments of a fold, which add up over the processes that have seen rows of it."""
+    held_out, _ = fold
+
+    def of_process(folds_there: Sequence[tuple[bool, int]], part: BlockCapture) -> Moments:
+        place = [each for each in folds_there if each[0] == held_out].index(fold)
+        return part.test[place] if held_out else part.train[place]
+
+    return Moments.total(of_process(there, part) for there, part in seen if fold in there)
 
 
 # --- How they start

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -29,18 +29,19 @@ from howlinear.core.moments import Folds, Moments
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
+from howlinear.instrument.distributed import current_group, gather, is_alone, is_first, join_captures, own_share
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, Solved, defined, name_of, solve
 from howlinear.instrument.profile_files import load_profile, save_profile
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.checks import evaluating
-from howlinear.models.ffn_sites import Site, pattern_of, sites, width_of
-from howlinear.models.forward import running
+from howlinear.models.ffn_sites import Site, device_of, pattern_of, sites, width_of
+from howlinear.models.forward import Inputs, running
 from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk
 from howlinear.models.shards import fills_memory, is_on_disk
 from howlinear.models.sources import loading, unchecked
-from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check
+from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check, fold_of
 
 LOGITS = 2**27
 """Bytes of logits that the head may return at once, if one sequence has no more."""
@@ -164,20 +165,25 @@ def measure_layers(
     """
     chosen = {each.block: each for each in sites(model, blocks, site)}
     check(model, rows)
-    indices = list(batches(rows, batch_size))
+    every = list(batches(rows, batch_size))
+    indices = own_share(every)
+    folds_here, folds = (sorted({fold_of(rows, batch) for batch in some}) for some in (indices, every))
     losses = HeldOutLosses(model, rows)
-    tight = fills_memory(moments_bytes(width_of(model)))  # then of the moments one fold's are there, the rest in files
+    # then of the moments one fold's are there, the rest in files
+    tight = any(gather(fills_memory(moments_bytes(width_of(model)))))
+    device = model.howlinear_shards.device if is_on_disk(model) else device_of(model)
     about = {"rows": rows.sha256, "blocks": sorted(chosen), "batch_size": batch_size, "site": site}
-    with _opened_work(work, model, about) as done, running(model), evaluating(model), torch.no_grad():
+    with _opened_work(work, model, about, tight) as done, running(model), evaluating(model), torch.no_grad():
         # Rows → the streams before the first layer, or behind the last one that is done
-        text = Layerwise(model, (batch_of(model, rows, batch) for batch in indices), site)
+        text = _entered(model, (batch_of(model, rows, batch) for batch in indices), site)
         done.resume(text)
         layers = range(text.passed, len(text.layers))
-        for _ in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
-            # All streams through a layer → the moments of its block
-            captured = capture_layer(text, rows, indices, chosen, done.folder if tight else None)
+        for number in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
+            # All streams through a layer → the moments of its block, in the process that solves for it
+            captured = capture_layer(text, rows, indices, chosen, done.own if tight else None)
+            captured = join_captures(captured, folds_here, folds, turn=number)
             # Moments → R²_lin and its interval, by now without the layer
-            solved = solve({block: _fold_by_fold(capture) for block, capture in captured.items()})
+            solved = solve({block: _fold_by_fold(capture.to(device)) for block, capture in captured.items()})
             del captured  # before the next layer's
             done.keep(text, Profile(name_of(model), rows, solved, None, site=site))
 
@@ -190,15 +196,34 @@ def measure_layers(
                             inputs = batch_of(model, rows, batch[part])
                             losses.update(batch[part], predict(inputs, text.streams[place][part]))
             text.streams.clear()
+        losses.parts = [part for of_process in gather(losses.parts) for part in of_process]
 
-        solved = done.solved()
+        solved = done.solved()  # all are there, since all processes have come as far as their losses
         defined(solved)  # refused where no block has an R²_lin
         costs = None
         if swap:
             maps = {block: answer.ceiling.map for block, answer in solved.items()}
             size = max(1, min(batch_size // 2, _at_once(model, rows))) if losses.predicts else batch_size
             costs = swap_costs(model, maps, rows, size, progress, site, layerwise=True)
+        gather(None)  # all have read the answers: the folder may go
         return Profile(name_of(model), rows, solved, losses.perplexity(), costs=costs, site=site)
+
+
+def _entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Layerwise:
+    """The text before the first layer, in every process or in none: one without batches would see no reason.
+
+    Raises:
+        InseparableError: the layers of the model cannot be called one by one.
+    """
+    text, reason = None, None
+    try:
+        text = Layerwise(model, inputs, site)
+    except InseparableError as error:
+        reason = error
+    for refused in gather(reason):
+        if refused is not None:
+            raise refused
+    return text
 
 
 def capture_layer(
@@ -214,13 +239,13 @@ def capture_layer(
         folder: where moments of folds go that are not at work; they stay in memory by default.
 
     Returns:
-        Block → its capture; nothing where the layer has no block that is wanted.
+        Block → its capture; nothing where the layer has no block that is wanted, or there are no batches.
     """
     here = [chosen[text.passed]] if text.passed in chosen else []
     collector = Collector(rows, indices, folder=folder)
     with hooked(here, collector.keep):
         text.advance(collector.start)
-    return {each.block: collector.finish(each) for each in here}
+    return {each.block: collector.finish(each) for each in here if indices}
 
 
 def _fold_by_fold(block: BlockCapture) -> BlockCapture:
@@ -244,37 +269,61 @@ def _at_once(model: PreTrainedModel, rows: Rows) -> int:
 class Work:
     """A folder of answers, one a layer, and of the streams behind the last of these.
 
-    The streams are written last: a layer is done once they are there.
+    The streams are written last: a layer is done once they are there. Of several processes each has a folder within
+    for its own streams and moments, and the answers of all lie side by side.
     """
 
-    STREAMS = "streams.safetensors"
+    def __init__(self, folder: Path, keeps_streams: bool, tight: bool):
+        """Use a folder that is there.
 
-    def __init__(self, folder: Path, keeps_streams: bool):
-        """Use a folder that is there."""
+        Args:
+            folder: all processes see it.
+            keeps_streams: whether they are written at all.
+            tight: whether moments are, which the process that solves reads from the folders of all.
+
+        Raises:
+            InputError: this process does not see the folder.
+        """
         self.folder = folder
         self.keeps_streams = keeps_streams
+        self.in_step = keeps_streams or tight
+        self.own = folder if is_alone() else folder / f"process-{current_group().rank + 1}"
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder} here: name one that all machines share, as work")
+        self.own.mkdir(exist_ok=True)
 
     def resume(self, text: Layerwise) -> None:
-        """Put the streams behind the last layer that is done."""
-        file = self.folder / self.STREAMS
-        if not file.is_file():
+        """Put the streams behind the last layer that is done, in all processes."""
+        kept = {int(file.stem.partition("-")[2]) for file in self._streams()}
+        passed = max(set.intersection(*gather(kept)), default=None)
+        if passed is None:
             return
+        file = self._file(passed)
         with _reading(file):
-            with safe_open(file, framework="pt") as opened:
-                text.passed = int(opened.metadata()["passed"])
             streams = load_file(file)
             text.streams = [streams[str(place)].to(stream.device) for place, stream in enumerate(text.streams)]
+        text.passed = passed
 
     def keep(self, text: Layerwise, answer: Profile) -> None:
         """Write the answer of the layer that the streams have just passed, if it has a block, and the streams."""
         for block in answer:
             save_profile(answer, self.folder / f"block-{block}.safetensors", force=True)
-        for file in self.folder.glob("moments-*.safetensors"):
-            file.unlink(missing_ok=True)
         if self.keeps_streams:
             streams = {str(place): stream.contiguous() for place, stream in enumerate(text.streams)}
-            with atomic.written_aside(self.folder / self.STREAMS) as aside:
-                save_file(streams, aside, metadata={"passed": str(text.passed)})
+            with atomic.written_aside(self._file(text.passed)) as aside:
+                save_file(streams, aside)
+        if self.in_step:
+            gather(None)  # nobody needs what goes now
+        for file in (*self.own.glob("moments-*.safetensors"), *self._streams()):
+            if file != self._file(text.passed):
+                file.unlink(missing_ok=True)
+
+    def _file(self, passed: int) -> Path:
+        return self.own / f"streams-{passed}.safetensors"
+
+    def _streams(self) -> list[Path]:
+        """The streams that are there: behind the last layer, and, where that was ended, behind the one before."""
+        return list(self.own.glob("streams-*.safetensors"))
 
     def solved(self) -> dict[int, Solved]:
         """Block → its answer, whose maps are read when they are used."""
@@ -286,7 +335,22 @@ class Work:
 
 
 @contextmanager
-def _opened_work(folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any]) -> Iterator[Work]:
+def _opened_work(
+    folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any], tight: bool
+) -> Iterator[Work]:
+    """A folder to work in, which the first process opens for all.
+
+    Raises:
+        InputError: as of `_opened_folder`; or a process does not see it.
+    """
+    if not is_alone():
+        about = {**about, "processes": current_group().size}
+    with _opened_folder(folder, model, about) if is_first() else nullcontext() as opened:
+        yield Work(gather(opened)[0], folder is not None, tight)
+
+
+@contextmanager
+def _opened_folder(folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any]) -> Iterator[Path]:
     """A folder to work in: a named one, which stays, or one that goes afterwards.
 
     Raises:
@@ -296,19 +360,19 @@ def _opened_work(folder: Path | str | None, model: PreTrainedModel, about: Mappi
     if folder is None:
         # Where a file that is still read cannot be removed, it stays until the system tidies up.
         with tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True) as temporary:
-            yield Work(Path(temporary), keeps_streams=False)
+            yield Path(temporary)
         return
     if not is_on_disk(model):
         raise InputError("a folder of work is for models by name, as in hl.measure('gpt2', …, work='folder')")
     stats = {file.name: file.stat() for file in model.howlinear_shards.files}
     files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
     about = {"model": model.name_or_path, "weights": files, "dtype": str(model.dtype), **about}
-    folder = Path(folder)
+    folder = Path(folder).absolute()
     note = folder / "measurement.json"
     if note.is_file():
         with _reading(note):
             before = json.loads(note.read_text("utf-8"))
-        differing = [name for name in about if before.get(name) != about[name]]
+        differing = [name for name in before | about if before.get(name) != about.get(name)]
         if differing:
             raise InputError(f"{folder} holds the work on another measurement ({', '.join(differing)}): name another")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -316,7 +380,7 @@ def _opened_work(folder: Path | str | None, model: PreTrainedModel, about: Mappi
     else:
         with atomic.written_aside(note) as aside:
             aside.write_text(json.dumps(about), encoding="utf-8")
-    yield Work(folder, keeps_streams=True)
+    yield folder
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, defined, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
-from howlinear.instrument.swap_costs import costs_of, swap_costs
+from howlinear.instrument.swap_costs import swap_costs, swap_rows
 from howlinear.instrument.token_split import Grouping, token_splits
 from howlinear.models.checks import check_count
 from howlinear.models.ffn_sites import device_of, sites, width_of
@@ -80,7 +80,8 @@ def measure(
             the next (`instrument.layerwise`): the same numbers, in the room of one layer, one block's moments and the
             residual streams. By default where a model that is given by name does not fit otherwise, which a warning
             says; one whose layers cannot be called one by one is measured as a whole, with a warning, if it fits.
-        work: a folder that keeps what a layerwise measurement has done: where it was ended, it goes on.
+        work: a folder that keeps what a layerwise measurement has done: where it was ended, it goes on. Of several
+            processes each keeps its streams there, and as many go on.
 
     Raises:
         InputError: too little text, unknown block or site, activations that are not finite, a tolerance out of
@@ -90,16 +91,17 @@ def measure(
         ProcessError: another process is gone.
     """
     batch_size = check_count("batch_size", batch_size)
-    possible = tolerance is None and not tokens and is_alone()
+    possible = tolerance is None and not tokens
     if isinstance(model, str | Path):
         if layerwise is None:
-            layerwise = True if work is not None else (None if possible else False)
+            # Processes would each see other memory free.
+            layerwise = True if work is not None else (None if possible and is_alone() else False)
         model = opened(model, layerwise)
         layerwise = False  # unless its weights stayed on disk: else it is measured as a whole, and that has been said
     model = model_of(model, on_disk=True)
     layerwise = layerwise or is_on_disk(model)
     if layerwise and not possible:
-        raise InputError("layer by layer there is no tolerance, no split by the token and no torchrun: leave them out")
+        raise InputError("layer by layer there is no tolerance and no split by the token: leave them out")
     chosen = sites(model, blocks, site)  # refused, if so, before a text is read
     blocks = [each.block for each in chosen]
 
@@ -115,7 +117,8 @@ def measure(
     if tokens:
         Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # refused, if so, before the model runs
     if swap:
-        costs_of(packed, model)  # likewise
+        swap_rows(packed, model)  # likewise
+    progress = progress and is_first()
     if layerwise:
         try:
             return measure_layers(model, packed, blocks, batch_size, site, swap, work, progress)
@@ -123,7 +126,6 @@ def measure(
             model = whole(model, reason)
     confidence = CONFIDENCE if tolerance is None else look_confidence(len(looks))
 
-    progress = progress and is_first()
     losses = HeldOutLosses(model, packed)
     captured: dict[int, BlockCapture] = {}
     stop = None

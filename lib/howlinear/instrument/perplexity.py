@@ -263,7 +263,7 @@ def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tens
             text = Layerwise(model, inputs)
             while text.passed < len(text.layers):
                 text.advance()
-            return layer_losses(text, text.streams, inputs, [targets[some] for some in batches])
+            return finite_losses(layer_losses(text, text.streams, inputs, [targets[some] for some in batches]))
         return finite_losses([batch_losses(model, batch_of(model, scored, some), targets[some]) for some in batches])
 
 
@@ -272,11 +272,11 @@ def layer_losses(
     streams: Sequence[Tensor],
     inputs: Sequence[Inputs],
     targets: Sequence[Int64[Tensor, "batch seq_len"]],
-) -> Float[Tensor, " n"]:
-    """`losses` from the streams of batches behind the last layer."""
+) -> list[Float[Tensor, " batch"]]:
+    """`losses` of each batch, finite or not, from the streams behind the last layer."""
     with text.head() as predict:
         batches = zip(inputs, streams, targets, strict=True)
-        return finite_losses([mean_losses(predict(batch, stream), target) for batch, stream, target in batches])
+        return [mean_losses(predict(batch, stream), target) for batch, stream, target in batches]
 
 
 def targets_of(rows: Rows) -> Int64[Tensor, "n seq_len"]:

@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.instrument.distributed import gather, is_first, own_share
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
@@ -56,6 +57,8 @@ def swap_costs(
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
 
+    Within `distributed.joined`, all processes call this with the same arguments and share the sequences.
+
     Args:
         model: the model; left as it was.
         maps: block → map, as `swap` takes it; or a profile.
@@ -73,11 +76,12 @@ def swap_costs(
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
     batch_size = check_count("batch_size", batch_size)
+    progress = progress and is_first()
     model = model_of(model, on_disk=True)
     maps, site = maps_and_site(maps, site)
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
-    scored = costs_of(text, model)
+    scored = swap_rows(text, model)
     if layerwise or is_on_disk(model):
         before, after = _layer_losses(model, maps, scored, batch_size, progress, site)
     else:
@@ -85,7 +89,7 @@ def swap_costs(
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
-def costs_of(text: Any, model: PreTrainedModel) -> Rows:
+def swap_rows(text: Any, model: PreTrainedModel) -> Rows:
     """The sequences that a cost is of, from whatever a person has at hand.
 
     Raises:
@@ -131,9 +135,18 @@ def swap_losses(
         return batch_losses(model, batch_of(model, scored, places), targets[places])
 
     first = batch_of(model, scored, torch.arange(1))
-    batches = torch.arange(len(targets)).split(batch_size)
+    batches = own_share(torch.arange(len(targets)).split(batch_size))
     base, swapped = _passes(model, swaps, batches, first, score, progress, site)
-    return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
+    return _of_all_processes(base), {block: _of_all_processes(parts) for block, parts in swapped.items()}
+
+
+def _of_all_processes(parts: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
+    """The losses of all batches, from those of the share that each process has run.
+
+    Raises:
+        InputError: one is not finite; names the sequence.
+    """
+    return finite_losses([part for of_process in gather(parts) for part in of_process])
 
 
 @torch.no_grad()
@@ -143,13 +156,15 @@ def _layer_losses(
     """`swap_losses` with one layer's weights at a time."""
     check_causal(model)
     check_ids(model, scored.ids)
-    targets = targets_of(scored).split(batch_size)
-    places = torch.arange(len(scored.ids)).split(batch_size)
+    targets = targets_of(scored)
+    places = own_share(torch.arange(len(scored.ids)).split(batch_size))
     inputs = [batch_of(model, scored, some) for some in places]
     with running(model), evaluating(model):
         text, swapped = swapped_streams(model, maps, inputs, site, progress)
-        before = layer_losses(text, text.streams, inputs, targets)
-        return before, {block: layer_losses(text, swapped[block], inputs, targets) for block in maps}
+        expected = [targets[some] for some in places]
+        before = _of_all_processes(layer_losses(text, text.streams, inputs, expected))
+        after = {block: _of_all_processes(layer_losses(text, swapped[block], inputs, expected)) for block in maps}
+    return before, after
 
 
 @torch.no_grad()

@@ -1,1 +1,1 @@
-"""What carries a high R²_lin: how many directions, which features, which tokens, which rows. Explained in notebook 04."""
+"""What carries a high R²_lin: how many directions, which features, which tokens, which rows. Explained in 04."""
