@@ -15,9 +15,6 @@ from howlinear.errors import InputError
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.power import hidden_teacher, power, shuffled, teacher
 from howlinear.ideas.bilinear.probe import ProbeRows, _Projected, branch, probe, ranks_within, residual_rows, scores
-from howlinear.instrument.capture import capture
-from howlinear.models.load import load_model
-from howlinear.text.corpus import load_corpus
 
 RANK = 2
 
@@ -247,16 +244,6 @@ def test_a_probe_repeats_itself_and_keeps_what_its_first_seed_found(planted):
     assert one.gain.value != alone.gain.value
     for name, first in vars(branch(residual_rows(planted), RANK, seed=0, steps=5)).items():
         assert torch.equal(getattr(one.branch, name), first)
-
-
-@pytest.mark.long
-def test_a_trained_block_bends():
-    model = load_model("mini-gpt2")
-    kept = capture(model, load_corpus("docs", model).rows(4_096), blocks=[4], sample=4_096)[4]
-    found = probe(kept, rank=4, seeds=1, steps=40)
-    assert found.r2_lin == pytest.approx(ceiling(kept.train, kept.test).r2, abs=1e-5)
-    assert found.gain.low > 0
-    assert found.recovered < 0.6
 
 
 @pytest.mark.parametrize(

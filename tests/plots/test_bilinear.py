@@ -51,14 +51,6 @@ def test_gains_are_drawn_against_what_is_left_with_their_intervals():
         np.testing.assert_allclose(bars(container), ends)
 
 
-def test_a_gain_below_zero_is_in_sight():
-    table = gains()
-    table["gain_low"] -= 0.13
-    cloud, depth = bilinear.gain(table).axes
-    assert cloud.get_ylim()[0] < table.gain_low.min()
-    assert depth.get_ylim()[0] < (table.gain_low / (1 - table.r2)).min()
-
-
 def test_a_share_whose_bar_is_wider_than_the_whole_does_not_set_the_scale():
     table = gains()
     table.loc[1, ENDS] = [table.gain[1] - 0.15, table.gain[1] + 0.15]  # of 0.25 that are left

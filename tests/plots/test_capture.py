@@ -3,7 +3,7 @@ import pytest
 
 from helpers.drawn import every, legend, titles
 from howlinear.plots import style
-from howlinear.plots.capture import FAINT, INPUTS, inputs
+from howlinear.plots.capture import INPUTS, inputs
 
 
 @pytest.mark.parametrize(("names", "blocks"), [(("gpt2",), 2), (("llama", "gpt2", "pythia", "other"), 5)])
@@ -28,19 +28,6 @@ def test_every_column_of_every_model_is_drawn_over_depth(names, blocks):
     assert (axes[0].get_yscale(), axes[3].get_yscale()) == ("log", "linear")
     assert [axis.get_xlabel() for axis in axes] == ["", "", "block", "block"]
     assert all(axis.get_ylabel() for axis in axes)
-
-
-def test_outputs_at_position_0_are_strong_and_inputs_faint():
-    row = dict.fromkeys(INPUTS, 1.0) | {"first_position_in": 1.1, "first_position_out": 3.0}
-    table = every(model=("gpt2", "llama"), block=range(2)).assign(**row)
-    *others, position = inputs(table).axes
-    faint = [line for line in position.get_lines() if line.get_alpha() == FAINT]
-    strong = [line for line in position.get_lines() if line.get_alpha() is None and line.get_marker() in "o^"]
-    assert [set(line.get_ydata()) for line in faint] == [{1.1}] * 2
-    assert [set(line.get_ydata()) for line in strong] == [{3.0}] * 2
-    entries = zip(position.get_legend().get_texts(), position.get_legend().get_lines(), strict=True)
-    assert {text.get_text(): line.get_alpha() for text, line in entries} == {"output $y$": None, "input $x$": FAINT}
-    assert all(line.get_alpha() is None for axis in others for line in axis.get_lines())
 
 
 def test_outputs_at_position_0_that_dwarf_the_others_have_a_logarithmic_axis():

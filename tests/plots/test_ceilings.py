@@ -68,14 +68,6 @@ def test_the_committed_figure_is_what_the_committed_numbers_draw(tmp_path):
     assert fingerprint(drawn.read_bytes()) == fingerprint(committed.read_bytes())
 
 
-def test_two_models_of_one_family_do_not_cover_each_other():
-    frame = pd.concat([ceilings(gpt2=[0.9, 0.4]), ceilings(**{"gpt2-medium": [0.8, 0.5]})])
-    (axis,) = profile(frame).axes
-    drawn = [container[0] for container in axis.containers]
-    assert drawn[0].get_color() != drawn[1].get_color()
-    assert drawn[0].get_marker() != drawn[1].get_marker()
-
-
 def test_several_models_have_a_line_each_in_their_own_look():
     frame = ceilings(llama=[0.9, 0.4], gpt2=[0.5, 0.6], pythia=[0.1, 0.2], other=[0.3, 0.3])
     (axis,) = profile(frame).axes
