@@ -294,13 +294,14 @@ def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(howlinea
 
 
 def test_several_models_are_measured_as_each_alone_and_written_together(howlinear, text, folder, tmp_path):
-    other = tmp_path / "elsewhere" / folder.name  # of the same last name
+    other, third = (tmp_path / place / folder.name for place in ("elsewhere", "third"))  # of the same last name
     shutil.copytree(folder, other)
+    shutil.copytree(folder, third)
     options = ("--corpus", text, "--rows", 4096, "--blocks", "0,2")
     files, targets = files_below(tmp_path)
-    code, out, err = howlinear("measure", folder, other, "mini-gpt2", *options, *targets)
+    code, out, err = howlinear("measure", folder, other, third, *options, *targets)
     assert (code, err) == (0, "")
-    models = [str(folder), str(other), "mini-gpt2"]
+    models = [str(folder), str(other), str(third)]
     alone = [measure(load_model(model), str(text), 4096, blocks=[0, 2]) for model in models]
     frames = pd.concat([profile.to_frame() for profile in alone], ignore_index=True)
     written = pd.read_csv(files["csv"])
@@ -313,7 +314,7 @@ def test_several_models_are_measured_as_each_alone_and_written_together(howlinea
         assert f"<td>{profile[2].r2_low:.3f} – {profile[2].r2_high:.3f}</td>" in page
         assert page.count(f"<dd>{model}</dd>") == 1
     drawn = files["svg"].read_text()  # by as much of their names as tells them apart
-    assert all(name in drawn for name in ("elsewhere/whole", f"{tmp_path.name}/whole", "mini-gpt2"))
+    assert all(name in drawn for name in ("elsewhere/whole", f"{tmp_path.name}/whole", "third/whole"))
     assert str(folder) not in drawn
 
 
