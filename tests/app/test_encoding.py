@@ -23,7 +23,7 @@ def test_marks_are_typed_and_letters_escaped(text, plain):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-@pytest.mark.parametrize("words", [["measure", "--help"], ["notebook", "04_rank", "--list"], ["measure", "./naïve/größe\udcff"]])
+@pytest.mark.parametrize("words", [["measure", "--help"], ["notebook", "04_rank", "--list"], ["measure", "./öß\udcff"]])
 def test_every_stream_is_written_to_in_its_encoding(monkeypatch, encoding, words):
     written = io.BytesIO()
     stream = io.TextIOWrapper(written, encoding, write_through=True)
