@@ -353,7 +353,7 @@ def test_splits_are_named_and_none_is_taken(model, ids):
             assert "a, b" in one_line(lambda given=given: rows_of(given, model))
 
 
-@pytest.mark.parametrize(("shape", "reason"), [((640, 1), "at least two tokens"), ((7, LENGTH), "two document folds")])
+@pytest.mark.parametrize(("shape", "reason"), [((640, 1), "at least two tokens"), ((7, LENGTH), "document folds")])
 @pytest.mark.parametrize("layerwise", [False, True])
 def test_swaps_without_a_cost_are_refused_before_the_model_runs(model, monkeypatch, shape, reason, layerwise):
     ids = torch.randint(0, VOCABULARY, shape, generator=torch.Generator().manual_seed(3))

@@ -98,7 +98,7 @@ def swap_rows(text: Any, model: PreTrainedModel) -> Rows:
     check_causal(model)
     scored = scored_of(text, model)
     if len(scored.fold.unique()) < 2:
-        raise InputError("what a swap costs is told from two held-out document folds or more: give more rows")
+        raise InputError("what a swap costs has its interval from two held-out document folds or more: give more rows")
     return scored
 
 

@@ -6,6 +6,7 @@ Models are ordinary `transformers` models throughout: causal language models, an
 from __future__ import annotations
 
 import copy
+import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -223,8 +224,10 @@ def load_on_disk(
     model = _complete(model, source, revision, missing, unexpected)
     shards.locate(model)
     _take_weights_from(model, shards)
-    if model.can_generate() and cached_file(source, GENERATION_CONFIG_NAME, revision=revision, **_IF_THERE):
-        model.generation_config = GenerationConfig.from_pretrained(source, revision=revision)
+    generates = model.can_generate() and cached_file(source, GENERATION_CONFIG_NAME, revision=revision, **_IF_THERE)
+    if generates:
+        with loading(source, revision):
+            model.generation_config = GenerationConfig.from_dict(json.loads(Path(generates).read_text("utf-8")))
     if sites is not None:
         note(model, sites)
     return model
