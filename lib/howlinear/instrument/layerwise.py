@@ -47,6 +47,11 @@ LOGITS = 2**27
 """Bytes of logits that the head may return at once, if one sequence has no more."""
 
 
+TRAVELLING = 5
+"""About how many times a block's moments are in memory while they go to the process that adds them up: of all processes their own and
+these packed, and there what is received, unpacked and added up."""
+
+
 # --- Which models
 
 
@@ -169,8 +174,9 @@ def measure_layers(
     indices = own_share(every)
     folds_here, folds = (sorted({fold_of(rows, batch) for batch in some}) for some in (indices, every))
     losses = HeldOutLosses(model, rows)
-    # then of the moments one fold's are there, the rest in files
-    tight = any(gather(fills_memory(moments_bytes(width_of(model)))))
+    # then of the moments one fold's are there, the rest in files; on their way to another process there are copies
+    copies = 1 if is_alone() else TRAVELLING
+    tight = any(gather(fills_memory(copies * moments_bytes(width_of(model)))))
     device = model.howlinear_shards.device if is_on_disk(model) else device_of(model)
     about = {"rows": rows.sha256, "blocks": sorted(chosen), "batch_size": batch_size, "site": site}
     with _opened_work(work, model, about, tight) as done, running(model), evaluating(model), torch.no_grad():
