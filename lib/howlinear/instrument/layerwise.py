@@ -48,8 +48,8 @@ LOGITS = 2**27
 
 
 TRAVELLING = 5
-"""About how many times a block's moments are in memory while they go to the process that adds them up: of all processes their own and
-these packed, and there what is received, unpacked and added up."""
+"""About how many times a block's moments are in memory on their way to the process that adds them up: what each process
+has and packs of them, and there what is received, unpacked and added up."""
 
 
 # --- Which models
