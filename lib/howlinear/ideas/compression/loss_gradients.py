@@ -101,7 +101,7 @@ def _layer_by_layer(
                 for place, batch in enumerate(batches):
                     stream = streams[str(place)].requires_grad_()
                     behind = run(place, stream)
-                    wanted = [stream, *(tap.outputs[number] for _ in here)]
+                    wanted = [stream, *(tap.outputs.pop(number) for _ in here)]
                     gradients[place], *at_output = torch.autograd.grad(behind, wanted, gradients[place])
                     for gradient in at_output:
                         tap.give(number, gradient, len(batch))
