@@ -60,10 +60,7 @@ def run(code, folder):
     ("writer", "target"),
     [
         ("with atomic.written_aside('a/x.json') as aside: aside.write_text('ha'); os.kill(os.getpid(), 9)", "x.json"),
-        (
-            "with atomic.folder_aside(Path('a/m')) as new: (new / 'w').write_text('ha'); os.kill(os.getpid(), 9)",
-            "m",
-        ),
+        ("with atomic.folder_aside(Path('a/m')) as new: (new / 'w').write_text('ha'); os.kill(os.getpid(), 9)", "m"),
     ],
 )
 def test_what_a_killed_writer_leaves_is_no_file_and_goes_with_the_next(tmp_path, writer, target):

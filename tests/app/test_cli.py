@@ -399,7 +399,7 @@ def test_a_bracket_that_does_not_close_is_shown_whole_and_named():
     printed = console.file.getvalue()
     assert max(map(len, printed.splitlines())) <= 80
     assert re.findall(r"^ +\d +0\.500 +█* *(0\.\d+(?: – 0\.\d\d)?) ", printed, re.MULTILINE) == [
-        *("0.10 – 0.40", "0.605", "0.555"),
+        *("0.10 – 0.40", "0.605", "0.555")
     ]
     *_, counted, apart = profile_notes(measurement)
     assert counted.endswith("R²_lin between 0.10 and 0.61; trained, 2 of 3 blocks lie below what they were and 1 above")

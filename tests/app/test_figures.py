@@ -149,11 +149,7 @@ def encoder(tmp_path):
     """A BERT with fresh weights: it predicts no next token, and its feed-forward blocks are pairs of layers."""
     tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
     config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
+        vocab_size=len(tokenizer), hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4
     )
     torch.manual_seed(0)
     BertModel(config).save_pretrained(tmp_path / "encoder")

@@ -185,6 +185,10 @@ def test_values_that_are_not_finite_are_refused_and_nothing_is_added(values, sid
     assert_same(moments, before, 0)
 
 
+def test_moments_know_how_to_introduce_themselves():
+    assert repr(Moments(5, 3)) == "Moments(n=0, d_in=5, d_out=3)"
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e200])
 @pytest.mark.parametrize("side", [0, 1])
 def test_on_a_device_values_that_are_not_finite_are_found_whatever_follows(monkeypatch, value, side):

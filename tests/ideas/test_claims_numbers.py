@@ -10,14 +10,7 @@ from scipy.stats import t as student_t
 
 from howlinear.core.correlation import fisher
 from howlinear.files import tables
-from howlinear.ideas.claims.contrasts import (
-    TOGETHER,
-    NotTestable,
-    Reading,
-    UntestableError,
-    distance,
-    extreme,
-)
+from howlinear.ideas.claims.contrasts import TOGETHER, NotTestable, Reading, UntestableError, distance, extreme
 from howlinear.ideas.claims.numbers import STATISTICS
 
 

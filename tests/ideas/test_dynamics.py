@@ -18,13 +18,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.ideas.dynamics import measure as tables
 from howlinear.ideas.dynamics.timing import agreement, correlation, departures, lag, settling, spread, vote
-from howlinear.ideas.dynamics.trajectory import (
-    Trajectory,
-    films,
-    has_revisions,
-    revisions,
-    unigram,
-)
+from howlinear.ideas.dynamics.trajectory import Trajectory, films, has_revisions, revisions, unigram
 from howlinear.instrument.measure import measure
 from howlinear.models.load import load_model
 from howlinear.training.loop import log_spaced
@@ -272,10 +266,7 @@ def test_an_agreement_of_one_is_refused(shape):
 
 def two_runs():
     """Two runs with known orders: the first's blocks leave from the last to the first, the second's the other way."""
-    return {
-        "up": run_of(ramps([300, 40, 8, 1]), name="up"),
-        "down": run_of(ramps([1, 8, 40, 300]), name="down"),
-    }
+    return {"up": run_of(ramps([300, 40, 8, 1]), name="up"), "down": run_of(ramps([1, 8, 40, 300]), name="down")}
 
 
 def test_a_run_in_numbers():

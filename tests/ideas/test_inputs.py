@@ -3,11 +3,7 @@ import pytest
 
 from conftest import BLOCKS, WIDTH, tiny
 from howlinear.errors import InputError
-from howlinear.ideas.inputs import (
-    describe_inputs,
-    null_directions,
-    summarise,
-)
+from howlinear.ideas.inputs import describe_inputs, null_directions, summarise
 from howlinear.instrument.capture import capture, describe
 
 
@@ -51,12 +47,7 @@ INPUTS = pd.DataFrame(
 def test_null_directions_take_the_worst_block_of_each_model():
     table = null_directions(INPUTS)
     assert list(table.index) == ["b", "a"]  # the order of the table, not of the alphabet
-    assert table.loc["b"].to_dict() == {
-        "width": 8,
-        "rank": 7,
-        "smallest, at most": 3e-15,
-        "next, at least": 1e-3,
-    }
+    assert table.loc["b"].to_dict() == {"width": 8, "rank": 7, "smallest, at most": 3e-15, "next, at least": 1e-3}
 
 
 def test_the_summary_of_inputs_by_hand():

@@ -13,15 +13,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.protocol import groups as grouping
 from howlinear.ideas.protocol import layout, measure
-from howlinear.ideas.protocol.choices import (
-    CHOICES,
-    LIMIT,
-    MOST,
-    Protocol,
-    factors_within,
-    named_protocol,
-    one_away,
-)
+from howlinear.ideas.protocol.choices import CHOICES, LIMIT, MOST, Protocol, factors_within, named_protocol, one_away
 from howlinear.instrument.capture import capture
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import Document

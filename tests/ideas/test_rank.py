@@ -7,22 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.captures import moments_of
-from helpers.planted_ranks import (
-    FOLDS,
-    broad,
-    held_out,
-    one_loud_direction,
-    sample_of,
-    sides,
-)
-from helpers.reference import (
-    half_width,
-    held_out_r2,
-    least_squares,
-    normal,
-    pooled_r2,
-    r2_by_feature,
-)
+from helpers.planted_ranks import FOLDS, broad, held_out, one_loud_direction, sample_of, sides
+from helpers.reference import half_width, held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
 from howlinear.core.ceilings import AffineMap, ceiling, fit, leverage
 from howlinear.core.fold_maps import FoldMaps, fit_folds
 from howlinear.core.moments import Moments
@@ -41,13 +27,7 @@ from howlinear.ideas.rank.scores import (
     share_of_variance,
     without_loudest,
 )
-from howlinear.ideas.rank.spread import (
-    output_rank,
-    prediction_covariance,
-    prediction_rank,
-    rank_estimate,
-    spread,
-)
+from howlinear.ideas.rank.spread import output_rank, prediction_covariance, prediction_rank, rank_estimate, spread
 from howlinear.instrument.capture import Sample, capture
 
 

@@ -92,6 +92,8 @@ def test_a_model_that_sees_what_comes_has_no_perplexity(kind):
     assert hl.measure(model, IDS).perplexity is None
     with pytest.raises(InputError, match="predicts no next token"):
         hl.perplexity(model, IDS)
+    with pytest.raises(InputError, match="predicts no next token"):
+        hl.compress(model, IDS, max_dppl=1.0)
 
 
 def test_rows_that_cannot_be_told_apart_and_blocks_without_one_width_are_refused():

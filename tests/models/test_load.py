@@ -200,17 +200,8 @@ def test_the_shell_takes_sites_and_says_what_to_pass(tmp_path, monkeypatch, caps
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "text.txt").write_text("\n\n".join(f"document {i} of some words and {i * i} more" for i in range(400)))
-    common = (
-        "measure",
-        tmp_path / "model",
-        "--corpus",
-        tmp_path / "text.txt",
-        "--rows",
-        2048,
-        "--seq-len",
-        32,
-        "--force",
-    )
+    corpus = ("--corpus", tmp_path / "text.txt", "--rows", 2048, "--seq-len", 32)
+    common = ("measure", tmp_path / "model", *corpus, "--force")
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     pair = "model.layers.*.mlp.up_proj,model.layers.*.mlp.down_proj"
     assert howlinear(monkeypatch, capsys, *common, "--json", one)[0] == 0

@@ -292,20 +292,14 @@ def test_a_list_as_the_ffn_and_experts_as_one_map():
             {"ffn": NormInside},
             r'perhaps it is the pair sites="trunk\.rooms\.\*\.ff\.net\.1,trunk\.rooms\.\*\.ff\.net\.4"',
         ),
-        (
-            {"block": TwoHalves},
-            r"ff and shared\.0 of trunk\.rooms\.0 both act on each token by itself",
-        ),
+        ({"block": TwoHalves}, r"ff and shared\.0 of trunk\.rooms\.0 both act on each token by itself"),
         ({"ffn": Skip}, r"several modules of trunk\.rooms\.0 could be the FFN: ff, ff\.fn"),
         ({"depth": 0}, "it has no list of blocks"),
         (
             {"other": nn.ModuleList([Block(WIDTH, SelfAttention, FeedForward)])},
             r"trunk\.rooms\.\*\.ff and other\.\*\.ff all fit",
         ),
-        (
-            {"ffn": first_alone()},
-            r"no module of trunk\.rooms\.1 holds the FFN alone",
-        ),
+        ({"ffn": first_alone()}, r"no module of trunk\.rooms\.1 holds the FFN alone"),
     ],
 )
 def test_what_is_not_clear_is_refused_with_what_to_pass(parts, message):

@@ -103,10 +103,7 @@ def book(monkeypatch):
     content = BOOK.encode("latin-1")
     with serving(content) as server:
         toy = replace(
-            BOOKS["moby_dick"],
-            address=server.address,
-            sha256=hashlib.sha256(content).hexdigest(),
-            encoding="latin-1",
+            BOOKS["moby_dick"], address=server.address, sha256=hashlib.sha256(content).hexdigest(), encoding="latin-1"
         )
         monkeypatch.setitem(BOOKS, "moby_dick", toy)
         yield server

@@ -75,10 +75,7 @@ def test_inputs_come_in_the_models_precision_and_masks_as_they_are(padded):
 def test_the_hash_is_of_the_content(padded):
     first = ModelInputs.of(padded)
     assert first.sha256 == ModelInputs.of(dict(reversed(list(padded.items())))).sha256
-    for other in (
-        {**padded, "attention_mask": torch.ones(40, 12)},
-        {**padded, "token_type_ids": torch.zeros(40, 12)},
-    ):
+    for other in ({**padded, "attention_mask": torch.ones(40, 12)}, {**padded, "token_type_ids": torch.zeros(40, 12)}):
         assert ModelInputs.of(other).sha256 != first.sha256
     assert ModelInputs.of(padded, folds=2).sha256 != first.sha256
 
