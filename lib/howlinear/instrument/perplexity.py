@@ -271,8 +271,8 @@ def layer_losses(
     text: Layerwise,
     streams: Sequence[Tensor],
     inputs: Sequence[Inputs],
-    targets: Sequence[Int64[Tensor, "batch seq_len"]],
-) -> list[Float[Tensor, " batch"]]:
+    targets: Sequence[Int64[Tensor, "_ seq_len"]],
+) -> list[Float[Tensor, " _"]]:
     """`losses` of each batch, finite or not, from the streams behind the last layer."""
     with text.head() as predict:
         batches = zip(inputs, streams, targets, strict=True)

@@ -71,7 +71,7 @@ def loss_gradients(
 
 def _layer_by_layer(
     model: PreTrainedModel,
-    batches: list[Int64[Tensor, "batch seq_len"]],
+    batches: list[Int64[Tensor, "_ seq_len"]],
     chosen: list[Site],
     add: Add,
     finish: Callable[[int], None],

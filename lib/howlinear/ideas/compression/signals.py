@@ -419,8 +419,8 @@ def divergences(
 def _layer_divergences(
     model: PreTrainedModel,
     replacements: Mapping[int, Callable[[Tensor], Tensor]],
-    batches: Sequence[Int64[Tensor, "batch seq_len"]],
-) -> dict[int, list[Float[Tensor, " batch"]]]:
+    batches: Sequence[Int64[Tensor, "_ seq_len"]],
+) -> dict[int, list[Float[Tensor, " _"]]]:
     """Block → the divergence in each sequence of each batch, with one layer's weights at a time."""
     text, swapped = swapped_streams(model, replacements, batches)
     found: dict[int, list[Tensor]] = {block: [] for block in swapped}

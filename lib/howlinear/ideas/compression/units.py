@@ -226,9 +226,7 @@ def unit_moments(
     return moments
 
 
-def halves_of(
-    ids: Int64[Tensor, "n seq_len"], batch_size: int
-) -> tuple[list[Int64[Tensor, "batch seq_len"]], list[int]]:
+def halves_of(ids: Int64[Tensor, "n seq_len"], batch_size: int) -> tuple[list[Int64[Tensor, "_ seq_len"]], list[int]]:
     """The first and the second half of a text, so that few documents are in both, in batches.
 
     Returns:
