@@ -116,10 +116,6 @@ def test_what_is_found_of_a_block_comes_back_as_it_was():
     assert list(found) == [2, 0]
     assert torch.equal(found[2].second, first.second)
     assert (found[2].ridge, found[0].ridge) == (0.03, 1e-6)
-    del found[2]
-    assert list(found) == [0]
-    with pytest.raises(KeyError):
-        found[2]
 
 
 def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
 from howlinear.instrument.brought import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
-from howlinear.models.forward import Inputs, logits, running
+from howlinear.models.forward import Batches, Inputs, logits, running
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, is_causal, model_of
 from howlinear.models.shards import is_on_disk
@@ -270,7 +270,7 @@ def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tens
 def layer_losses(
     text: Layerwise,
     streams: Sequence[Tensor],
-    inputs: Sequence[Inputs],
+    inputs: Batches,
     targets: Sequence[Int64[Tensor, "_ seq_len"]],
 ) -> list[Float[Tensor, " _"]]:
     """`losses` of each batch, finite or not, from the streams behind the last layer."""

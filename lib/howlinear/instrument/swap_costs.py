@@ -35,7 +35,7 @@ from howlinear.instrument.perplexity import (
 from howlinear.models.calls import FAILURES
 from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
-from howlinear.models.forward import Inputs, logits, running
+from howlinear.models.forward import Batches, Inputs, logits, running
 from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, model_of
@@ -171,7 +171,7 @@ def _layer_losses(
 def swapped_streams(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
-    inputs: Sequence[Inputs],
+    inputs: Batches,
     site: str = "ffn",
     progress: bool = False,
 ) -> tuple[Layerwise, dict[int, list[Tensor]]]:

@@ -9,7 +9,8 @@ problem"), solved here by dynamic programming over the budget, block after block
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -114,7 +115,7 @@ def spread(ids: Int64[Tensor, "n seq_len"], tokens: int) -> Int64[Tensor, "some 
 # --- Blocks with fewer units
 
 
-class Thinned(Mapping[int, nn.Module]):
+class Thinned(UserDict[int, nn.Module]):
     """Block → the block with so many of its units, read out anew, made when it is asked for."""
 
     def __init__(
@@ -125,30 +126,18 @@ class Thinned(Mapping[int, nn.Module]):
         counts: Mapping[int, int],
     ):
         """Take what says which units stay and what they give."""
+        super().__init__(counts)
         self.site_of = {site.block: site for site in sites(model, list(counts))}
         self.model = model
         self.eliminations = eliminations
         self.moments = moments
-        self.counts = counts
 
     def __getitem__(self, block: int) -> nn.Module:
         """Make one."""
         site = self.site_of[block]
-        kept = self.eliminations[block].kept(self.counts[block])
+        kept = self.eliminations[block].kept(self.data[block])
         with read(self.model, [f"{site.name}.{name}" for name, _ in site.output.named_parameters()]):
             return thinned(self.model, site, kept, self.moments[block])
-
-    def __contains__(self, block: object) -> bool:
-        """Whether it is among them."""
-        return block in self.counts
-
-    def __iter__(self) -> Iterator[int]:
-        """Blocks."""
-        return iter(self.counts)
-
-    def __len__(self) -> int:
-        """How many."""
-        return len(self.counts)
 
 
 def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:

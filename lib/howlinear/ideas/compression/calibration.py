@@ -10,7 +10,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -86,40 +87,28 @@ class Calibration:
         self.memory.clear()
 
 
-class InFiles(MutableMapping[int, Found]):
+class InFiles(UserDict[int, Found]):
     """Block → what was found of it, tensors and numbers, in files that are read at each use and go with it."""
 
     def __init__(self, kind: type[Found]):
         """Begin with none of a dataclass."""
+        super().__init__()
         self.kind = kind
-        self._folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
-        self._files: dict[int, Path] = {}
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def __setitem__(self, block: int, found: Found) -> None:
         """Write what was found of a block."""
-        file = self._folder / f"{block}.safetensors"
+        file = self.folder / f"{block}.safetensors"
         numbers = {field.name: getattr(found, field.name) for field in fields(self.kind)}
         with atomic.written_aside(file) as aside:
             save_file({name: torch.as_tensor(given, dtype=torch.float64) for name, given in numbers.items()}, aside)
-        self._files[block] = file
+        self.data[block] = file
 
     def __getitem__(self, block: int) -> Found:
         """Read it."""
-        tensors = load_file(self._files[block])
+        tensors = load_file(self.data[block])
         return self.kind(**{name: tensor if tensor.ndim else tensor.item() for name, tensor in tensors.items()})
-
-    def __delitem__(self, block: int) -> None:
-        """Remove it."""
-        self._files.pop(block).unlink()
-
-    def __iter__(self) -> Iterator[int]:
-        """Blocks, in the order in which they were found."""
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._files)
 
 
 def once(compute: Callable[..., Found]) -> Callable[..., Found]:

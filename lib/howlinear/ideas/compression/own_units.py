@@ -139,7 +139,7 @@ def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrained
             files.write(f"{stack}.{number}", new)
 
         _anchor(calibration, blocks, finish=write)
-        files.finish(with_fewer_units(model, blocks.counts))
+        files.finish(with_fewer_units(model, blocks.data))
         smaller = load_on_disk(folder, model.dtype, device=files.shards.device)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

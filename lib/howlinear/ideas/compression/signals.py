@@ -41,13 +41,13 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import held_out
-from howlinear.instrument.swap_costs import swap_losses, swapped_passes, swapped_streams
+from howlinear.instrument.swap_costs import swap_losses, swapped_streams
 from howlinear.models.calls import stream_of
+from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import Site, sites, width_of
-from howlinear.models.forward import logits, trunk
+from howlinear.models.forward import running, trunk
 from howlinear.models.layers import stack_of, streams_hooked
 from howlinear.models.load import check_causal
-from howlinear.models.shards import is_on_disk
 
 REPLACE_ONE = "replace one"
 """The signal that measures: what the swap costs on a few sequences of the text to fit on."""
@@ -378,6 +378,7 @@ def replace_one(
     return {block: float((after - base).mean()) for block, after in swapped.items()}
 
 
+@torch.no_grad()
 def divergences(
     model: PreTrainedModel,
     replacements: Mapping[int, Callable[[Tensor], Tensor]],
@@ -391,45 +392,21 @@ def divergences(
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so nothing diverges")
-    if is_on_disk(model):
-        batches = _layer_divergences(model, replacements, ids.split(batch_size))
-    else:
-        at_hand: Tensor | None = None  # the batch whose predictions by the whole model are kept
-        log_p: list[Tensor] = []
-
-        def divergence(batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
-            nonlocal at_hand, log_p
-            log_q = _log_probabilities(logits(model, batch))
-            if batch is not at_hand:  # its first pass is that of the whole model
-                at_hand = batch
-                log_p = log_q
-            return _divergence(log_p, log_q)
-
-        swaps = {block: (block, replacement) for block, replacement in replacements.items()}
-        _, batches = swapped_passes(model, swaps, ids, divergence, batch_size)
+    batches = ids.split(batch_size)
+    found: dict[int, list[Tensor]] = {block: [] for block in replacements}
+    with running(model), evaluating(model):
+        text, swapped = swapped_streams(model, replacements, batches)
+        with text.head() as predict:
+            for place, batch in enumerate(batches):
+                log_p = _log_probabilities(predict(batch, text.streams[place]))
+                for block, streams in swapped.items():
+                    found[block].append(_divergence(log_p, _log_probabilities(predict(batch, streams[place]))))
     means = {}
-    for block, of_block in batches.items():
-        means[block] = float(torch.cat(of_block).mean())
+    for block, of_sequences in found.items():
+        means[block] = float(torch.cat(of_sequences).mean())
         if not means[block] < float("inf"):
             raise InputError(f"predictions with block {block} replaced are not finite: the weights overflow")
     return means
-
-
-@torch.no_grad()
-def _layer_divergences(
-    model: PreTrainedModel,
-    replacements: Mapping[int, Callable[[Tensor], Tensor]],
-    batches: Sequence[Int64[Tensor, "_ seq_len"]],
-) -> dict[int, list[Float[Tensor, " _"]]]:
-    """Block → the divergence in each sequence of each batch, with one layer's weights at a time."""
-    text, swapped = swapped_streams(model, replacements, batches)
-    found: dict[int, list[Tensor]] = {block: [] for block in swapped}
-    with text.head() as predict:
-        for place, batch in enumerate(batches):
-            log_p = _log_probabilities(predict(batch, text.streams[place]))
-            for block, streams in swapped.items():
-                found[block].append(_divergence(log_p, _log_probabilities(predict(batch, streams[place]))))
-    return found
 
 
 def _log_probabilities(predictions: Float[Tensor, "batch seq_len vocabulary"]) -> list[Tensor]:

@@ -39,7 +39,6 @@ from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import trunk
 from howlinear.models.layerwise import Layerwise
-from howlinear.models.shards import is_on_disk
 from howlinear.models.units import unit_count, units_hooked
 
 RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
@@ -243,16 +242,11 @@ def unit_grams(
     weights: Mapping[int, Float[Tensor, " seq_len"]],
     batch_size: int = 8,
 ) -> Iterator[tuple[Site, Halves]]:
-    """Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block.
+    """Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block: all of it passes a layer before the next one.
 
     Of a model whose weights stay on disk, a block's are there until the next one is asked for.
     """
     chosen = {site.block: site for site in sites(model, list(weights))}
-    if not is_on_disk(model):
-        of_halves = [unit_moments(model, half, weights, batch_size) for half in ids.tensor_split(2)]
-        for block, site in chosen.items():
-            yield site, tuple(gram(half.pop(block)) for half in of_halves)
-        return
     batches, half_of = halves_of(ids, batch_size)
     text = Layerwise(model, batches)
     while text.passed < len(text.layers):
