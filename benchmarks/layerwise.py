@@ -169,7 +169,8 @@ def main():
     if options.keep:
         path = paths.results("bench") / "layerwise.json"
         before = numbers.load(path) if path.is_file() else {}
-        numbers.save(path, before | {"machine": machine(torch.get_num_threads()), name: found}, digits={"apart": 1})
+        found |= {"machine": machine(torch.get_num_threads())}
+        numbers.save(path, before | {name: found}, digits={"apart": 1})
 
 
 if __name__ == "__main__":

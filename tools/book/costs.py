@@ -166,9 +166,8 @@ def _extrapolated(measured: Mapping[str, Any]) -> str:
 
 def layer_by_layer(found: Mapping[str, Any]) -> str:
     """What `benchmarks/layerwise.py` found, in Markdown."""
-    models = {name: run for name, run in found.items() if "layer by layer" in run}
     rows = []
-    for name, run in models.items():
+    for name, run in found.items():
         small, whole = run["layer by layer"], run.get("whole")
         rows.append(
             {
@@ -180,11 +179,14 @@ def layer_by_layer(found: Mapping[str, Any]) -> str:
                 "peak, as a whole": f"{whole['bytes'] / 1e9:.2f} GB" if whole else "does not fit",
                 "times as long": f"{run['times']:.2f}" if whole else "–",
                 "numbers apart": f"{run['apart']:.1g}" if whole else "–",
+                "load": f"{run['machine']['load']:.1f}",
             }
         )
-    machine = found["machine"]
-    about = f"Measured on one thread of {machine['processor']}, at a load of {machine['load']:.1f} (above 1 other work "
-    about += "ran beside it); the weights of LLaMA's shape are random, and a few of its layers have the peak of all."
+    processors = " and ".join(dict.fromkeys(run["machine"]["processor"] for run in found.values()))
+    about = (
+        f"Measured on one thread of {processors} (at a load above 1 other work ran beside it); the weights of LLaMA's "
+    )
+    about += "shape are random, and a few of its layers have the peak of all."
     return f"{about}\n\n{markdown(rows)}"
 
 
