@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 
 import psutil
 import torch
@@ -128,12 +127,12 @@ class ShardWriter:
         self._unwritten = {name: like for name, like in model.state_dict().items() if name not in tied}
         self._file_of: dict[str, str] = {}
 
-    def write(self, part: str, modules: Mapping[str, nn.Module] = MappingProxyType({})) -> None:
+    def write(self, part: str, modules: Mapping[str, nn.Module]) -> None:
         """Write the weights of a part, by its path in the model, into a file.
 
         Args:
             part: the path.
-            modules: path → a module of other weights.
+            modules: path within it → a module of other weights.
         """
         names = [name for name in self._unwritten if name == part or name.startswith(f"{part}.")]
         likes = {name: self._unwritten.pop(name) for name in names}
@@ -149,7 +148,7 @@ class ShardWriter:
     def finish(self, model: PreTrainedModel) -> None:
         """Write all other weights, a file each, the list of what lies in which, and the config of the new model."""
         for name in list(self._unwritten):
-            self.write(name)
+            self.write(name, {})
         index = {"metadata": {}, "weight_map": self._file_of}
         atomic.write_text(self._folder / SAFE_WEIGHTS_INDEX_NAME, json.dumps(index, indent=2))
         save_config(model, self._folder)

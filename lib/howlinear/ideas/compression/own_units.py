@@ -188,17 +188,17 @@ def anchor(
         with whole.layer() as run:
             smaller = {number: blocks[number]} if number in blocks else {}
             with swap(model, smaller):
-                sites_there = sites(model, list(smaller)) if smaller else []
-                with units_hooked(model, sites_there, _keep(hidden)), hooked(sites_there, _keep(written)):
+                thin = sites(model, [number]) if smaller else []
+                with units_hooked(model, thin, _keep(hidden)), hooked(thin, _keep(written)):
                     streams = [run(place, stream) for place, stream in enumerate(streams)]
-            with hooked(sites(model, list(smaller)) if smaller else [], _keep(targets)):
+            with hooked(sites(model, [number]) if smaller else [], _keep(targets)):
                 whole.advance()
         if not own_outputs:
             written = streams
             targets = whole.streams
         if smaller and fits:
             # √w [h, 1] and √w r, with r = s − ŝ, half by half
-            layer = unit_layers(model, sites_there[0])[-1]
+            layer = unit_layers(model, thin[0])[-1]
             cost = costs[number]
             halves = [Moments(hidden[0].shape[-1] + 1, targets[0].shape[-1]) for _ in range(2)]
             for h, target, now, half in zip(hidden, targets, written, half_of, strict=True):
