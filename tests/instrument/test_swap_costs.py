@@ -7,16 +7,10 @@ from helpers.families import WIDTH as NARROW
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, held_out, losses
-from howlinear.instrument.swap_costs import Recording, resumable, swap_costs, swap_losses
-from howlinear.models.ffn_sites import KINDS, sites
+from howlinear.instrument.swap_costs import swap_costs, swap_losses
+from howlinear.models.ffn_sites import KINDS
+from howlinear.models.layers import stack_of
 from howlinear.models.swap import swap
-
-
-def recorded(model, ids, blocks=range(BLOCKS)):
-    recording = Recording(model, list(blocks))
-    with recording.record():
-        logits(model, ids)
-    return recording
 
 
 def calls(model, run):
@@ -34,83 +28,42 @@ def calls(model, run):
     return counts
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_resumed_with_a_swap_is_the_swap_to_the_last_bit(model, ids, block):
-    def double(x):
-        return 2 * x
-
-    with swap(model, {block: double}):
-        expected = logits(model, ids)
-    recording = recorded(model, ids)
-    for _ in range(2):  # what is recalled is not used up
-        with swap(model, {block: double}), recording.resumed(block):
-            assert torch.equal(logits(model, ids), expected)
-
-
-def test_a_new_batch_takes_the_place_of_the_old(model, ids):
-    recording = recorded(model, ids[:10])
-    with recording.record():
-        logits(model, ids[10:])
-    expected = logits(model, ids[10:])
-    with recording.resumed(1):
-        assert torch.equal(logits(model, ids[10:]), expected)
-
-
 def test_the_model_is_left_as_it_was_even_by_an_exception(model, ids):
     expected = logits(model, ids)
-    recording = recorded(model, ids)
-    with pytest.raises(RuntimeError, match="stopped"), recording.resumed(BLOCKS - 1):
+
+    def stop(_):
         raise RuntimeError("stopped")
+
+    with pytest.raises(InputError, match="stopped"):
+        swap_costs(model, {0: torch.negative, BLOCKS - 1: stop}, ids)
     assert torch.equal(logits(model, ids), expected)
     assert not any("forward" in vars(module) or module._forward_hooks for module in model.modules())
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_forward_of_its_own_comes_back(gpt2, ids):
-    layer, ran = gpt2.transformer.h[0], []
+def test_a_layer_that_writes_into_its_input_changes_no_other_swap(gpt2, ids):
+    layer, maps = gpt2.transformer.h[1], {0: torch.negative, 1: torch.zeros_like}
     own = layer.forward
-
-    def forward(*args, **named):
-        ran.append(1)
-        return own(*args, **named)
-
-    layer.forward = forward
-    recording = recorded(gpt2, ids)
-    with recording.resumed(2):
-        logits(gpt2, ids)
-    assert len(ran) == 1
-    assert layer.forward is forward
+    layer.forward = lambda x, *args, **named: own(x.mul_(2), *args, **named)
+    base, found = losses(gpt2, ids), swap_costs(gpt2, maps, ids)
+    for block, replacement in maps.items():
+        with swap(gpt2, {block: replacement}):
+            assert found[block] == change(base, losses(gpt2, ids))
 
 
-def test_what_is_recorded_is_safe_from_a_layer_that_writes_into_its_input(gpt2, ids):
-    expected = logits(gpt2, ids)
-    recording = recorded(gpt2, ids)
-    layer = gpt2.transformer.h[1]
-
-    def overwrite(_, args):
-        args[0].zero_()
-
-    handle = layer.register_forward_pre_hook(overwrite)
-    with recording.resumed(1):
-        logits(gpt2, ids)
-    handle.remove()
-    with recording.resumed(1):
-        assert torch.equal(logits(gpt2, ids), expected)
-
-
-def test_a_block_that_is_not_there_is_refused(gpt2):
+def test_a_block_that_is_not_there_is_refused(gpt2, ids):
     with pytest.raises(InputError, match="no block"):
-        Recording(gpt2, [BLOCKS])
+        swap_losses(gpt2, {BLOCKS: torch.negative}, held_out(ids))
 
 
-# --- resumable
+# --- layers that cannot be called one by one
 
 
-def reads_aside(first, last, otherwise=None):
+def reads_aside(first, last):
     """Let one attention read what another leaves aside, as layers do that share keys and values."""
     aside, keep, read = [], first.forward, last.forward
     first.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
-    last.forward = lambda x, *args, **named: read(x + (aside.pop() if aside else otherwise), *args, **named)
+    last.forward = lambda x, *args, **named: read(x + aside.pop(), *args, **named)
 
 
 def test_nothing_swapped_costs_nothing(gpt2, ids):
@@ -118,11 +71,6 @@ def test_nothing_swapped_costs_nothing(gpt2, ids):
 
 
 # --- every family
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-def test_every_family_can_be_resumed(name):
-    assert resumable(small(name), list(range(DEPTH)), reads(name)["input_ids"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,17 +90,16 @@ def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name, kind)
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-def test_of_every_family_nothing_before_the_ffn_is_computed(name):
+def test_of_every_family_nothing_before_a_swapped_layer_is_computed_for_the_swap(name):
     model, ids = small(name), reads(name)["input_ids"]
-    for block, site in enumerate(sites(model)):
-        recording = recorded(model, ids, range(DEPTH))
-        with recording.resumed(block):
-            ran = calls(model, lambda: logits(model, ids)).keys()
-        until = {part for layer in recording.layers[: block + 1] for part in layer.modules()}
-        ffn = {*site.input.modules(), *site.output.modules()}
-        assert not ran & (until - ffn)
-        assert ran & ffn
-        assert all(ran & {*layer.modules()} for layer in recording.layers[block + 1 :])
+    first = {part for part in model.get_submodule(stack_of(model))[0].modules()}
+
+    def runs(*blocks):
+        maps = dict.fromkeys(blocks, torch.zeros_like)
+        ran = calls(model, lambda: swap_losses(model, maps, held_out(ids)))
+        return [count for part, count in ran.items() if part in first]
+
+    assert runs(DEPTH - 1) == runs()
 
 
 def test_a_swap_that_overflows_is_refused(gpt2, ids):
@@ -172,20 +119,13 @@ def test_a_model_that_predicts_no_next_token_is_refused(gpt2, ids):
         swap_costs(gpt2.transformer, {1: torch.negative}, ids)
 
 
-def test_one_block_that_cannot_be_resumed_is_enough_for_a_model_to_be_evaluated_whole(gpt2, ids):
-    """The last layer reads what the one before it leaves aside: block 0 can be resumed, block 1 cannot."""
+def test_where_a_layer_reads_what_another_leaves_aside_every_swap_is_a_pass_of_its_own(gpt2, ids):
+    """One that is called by itself finds what another sequence left there, or nothing."""
     reads_aside(gpt2.transformer.h[1].attn, gpt2.transformer.h[2].attn)
-    assert resumable(gpt2, [0], ids)
-    assert not resumable(gpt2, [0, 1], ids)
     base, found = losses(gpt2, ids), swap_costs(gpt2, {0: torch.negative, 1: torch.negative}, ids)
     for block in (0, 1):
         with swap(gpt2, {block: torch.negative}):
             assert found[block] == change(base, losses(gpt2, ids))
-
-
-def test_a_layer_that_goes_another_way_without_what_it_reads_is_noticed(gpt2, ids):
-    reads_aside(gpt2.transformer.h[0].attn, gpt2.transformer.h[-1].attn, otherwise=0)
-    assert not resumable(gpt2, [1], ids)
 
 
 def test_a_pass_is_of_as_many_sequences_as_asked_for(gpt2, ids):
@@ -193,19 +133,3 @@ def test_a_pass_is_of_as_many_sequences_as_asked_for(gpt2, ids):
     gpt2.lm_head.register_forward_hook(lambda _, inputs, __: seen.add(len(inputs[0])))
     swap_costs(gpt2, {1: torch.negative}, ids, batch_size=7)
     assert seen == {7, 3, 1}  # 24 in sevens, and the one that is tried first
-
-
-def test_what_is_recorded_is_safe_from_what_is_written_into_it_in_the_same_pass(gpt2, ids):
-    """A layer adds to its input in place, and so does what comes behind attention to what that returned."""
-
-    def add(_, given, *returned):
-        (returned[0] if returned else given)[0].add_(1)
-
-    _, layer, _ = gpt2.transformer.h
-    layer.register_forward_pre_hook(add)
-    recording = Recording(gpt2, [1])
-    with torch.no_grad(), recording.record():
-        layer.attn.register_forward_hook(add)
-        expected = gpt2(input_ids=ids, use_cache=False).logits
-    with torch.no_grad(), recording.resumed(1):
-        assert torch.equal(gpt2(input_ids=ids, use_cache=False).logits, expected)

@@ -5,7 +5,7 @@ Perplexity is exp(mean negative log-likelihood per predicted token), token-weigh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
 from howlinear.instrument.brought import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
-from howlinear.models.forward import Batches, Inputs, logits, running
+from howlinear.models.forward import Inputs, logits, running
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, is_causal, model_of
 from howlinear.models.shards import is_on_disk
@@ -263,20 +263,11 @@ def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tens
             text = Layerwise(model, inputs)
             while text.passed < len(text.layers):
                 text.advance()
-            return finite_losses(layer_losses(text, text.streams, inputs, [targets[some] for some in batches]))
+            with text.head() as predict:
+                through = zip(batches, inputs, text.streams, strict=True)
+                parts = [mean_losses(predict(read, stream), targets[some]) for some, read, stream in through]
+            return finite_losses(parts)
         return finite_losses([batch_losses(model, batch_of(model, scored, some), targets[some]) for some in batches])
-
-
-def layer_losses(
-    text: Layerwise,
-    streams: Sequence[Tensor],
-    inputs: Batches,
-    targets: Sequence[Int64[Tensor, "_ seq_len"]],
-) -> list[Float[Tensor, " _"]]:
-    """`losses` of each batch, finite or not, from the streams behind the last layer."""
-    with text.head() as predict:
-        batches = zip(inputs, streams, targets, strict=True)
-        return [mean_losses(predict(batch, stream), target) for batch, stream, target in batches]
 
 
 def targets_of(rows: Rows) -> Int64[Tensor, "n seq_len"]:

@@ -1,22 +1,19 @@
 """What it costs in perplexity to put a map in a block's place, each block alone (paper, figure 2).
 
-To change the FFN of block k changes nothing that was computed before it, so that is recorded once and recalled. A pass
-through all of a batch keeps what every layer returned, and in the layers that will be changed what attention returned
-before the FFN began; a later pass of the same batch has these modules return it at once. The model's own code runs
-throughout, so embeddings, masks, residual stream, last norm and head are as ever, and the result is the same to the
-last bit.
+To change the FFN of block k changes nothing that was computed before it. So a text moves through the model layer by
+layer (`models.layerwise`), a batch at a time or all of it together, and the streams of a swapped model part from those
+of the whole one in the layer that holds the block. The model's own code runs throughout, so embeddings, masks, residual
+stream, last norm and head are as ever, and the result is the same to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -25,24 +22,23 @@ from howlinear.instrument.distributed import gather, is_first, own_share
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
-    batch_losses,
     change,
     finite_losses,
-    layer_losses,
+    mean_losses,
     scored_of,
     targets_of,
 )
 from howlinear.models.calls import FAILURES
 from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
-from howlinear.models.ffn_sites import device_of, sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import Batches, Inputs, logits, running
-from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import maps_and_site, swap
 from howlinear.text.rows import Rows, batch_of
 
+Map = Callable[[Tensor], Tensor]
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -82,10 +78,7 @@ def swap_costs(
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = swap_rows(text, model)
-    if layerwise or is_on_disk(model):
-        before, after = _layer_losses(model, maps, scored, batch_size, progress, site)
-    else:
-        before, after = swap_losses(model, maps, scored, batch_size, progress, site)
+    before, after = swap_losses(model, maps, scored, batch_size, progress, site, layerwise)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
@@ -104,15 +97,14 @@ def swap_rows(text: Any, model: PreTrainedModel) -> Rows:
 
 def swap_losses(
     model: PreTrainedModel,
-    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    maps: Mapping[int, Map],
     scored: Rows,
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
     site: str = "ffn",
+    layerwise: bool = False,
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
-    """`losses` of the model as it is, and with each block alone replaced by its map.
-
-    What comes before a swapped block is computed once for all swaps (`Recording`); the losses are the same to the bit.
+    """`losses` of the model as it is, and with each block alone replaced by its map; the same to the bit.
 
     Args:
         model: the model; left as it was.
@@ -121,23 +113,28 @@ def swap_losses(
         batch_size: sequences in a pass.
         progress: show a bar.
         site: what the maps stand for, as of `swap`.
+        layerwise: as of `swap_costs`.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
     model = unwrapped(model)
-    check_causal(model)
     check_ids(model, scored.ids)
-    swaps = {block: (block, replacement) for block, replacement in maps.items()}
+    if maps:
+        sites(model, list(maps), site)  # refused where it has no such block
     targets = targets_of(scored)
+    parts: dict[int | None, list[Tensor]] = {None: [], **{block: [] for block in maps}}
 
-    def score(places: Int64[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        return batch_losses(model, batch_of(model, scored, places), targets[places])
+    def inputs_of(places: Int64[Tensor, " batch"]) -> Inputs:
+        return batch_of(model, scored, places)
 
-    first = batch_of(model, scored, torch.arange(1))
+    def keep(places: Int64[Tensor, " batch"], block: int | None, predictions: Tensor) -> None:
+        parts[block].append(mean_losses(predictions, targets[places]))
+
     batches = own_share(torch.arange(len(targets)).split(batch_size))
-    base, swapped = _passes(model, swaps, batches, first, score, progress, site)
-    return _of_all_processes(base), {block: _of_all_processes(parts) for block, parts in swapped.items()}
+    predict_swapped(model, each_alone(maps), batches, keep, inputs_of, site, progress, layerwise)
+    losses = {block: _of_all_processes(of_block) for block, of_block in parts.items()}
+    return losses.pop(None), losses
 
 
 def _of_all_processes(parts: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
@@ -149,202 +146,110 @@ def _of_all_processes(parts: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
     return finite_losses([part for of_process in gather(parts) for part in of_process])
 
 
-@torch.no_grad()
-def _layer_losses(
-    model: PreTrainedModel, maps: Mapping[int, Callable], scored: Rows, batch_size: int, progress: bool, site: str
-) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
-    """`swap_losses` with one layer's weights at a time."""
-    check_causal(model)
-    check_ids(model, scored.ids)
-    targets = targets_of(scored)
-    places = own_share(torch.arange(len(scored.ids)).split(batch_size))
-    inputs = [batch_of(model, scored, some) for some in places]
-    with running(model), evaluating(model):
-        text, swapped = swapped_streams(model, maps, inputs, site, progress)
-        expected = [targets[some] for some in places]
-        before = _of_all_processes(layer_losses(text, text.streams, inputs, expected))
-        after = {block: _of_all_processes(layer_losses(text, swapped[block], inputs, expected)) for block in maps}
-    return before, after
+def each_alone(maps: Mapping[int, Map]) -> Callable[[int], dict[int, Map]]:
+    """The swaps of one map a block, as `predict_swapped` asks for them: each goes by its block."""
+    return lambda block: {block: maps[block]} if block in maps else {}
+
+
+def by_name(swaps: Mapping[Name, tuple[int, Map]]) -> Callable[[int], dict[Name, Map]]:
+    """The same of swaps by any name, each of its block and map: a block may have several."""
+    return lambda block: {name: replacement for name, (at, replacement) in swaps.items() if at == block}
 
 
 @torch.no_grad()
-def swapped_streams(
+def predict_swapped(
     model: PreTrainedModel,
-    maps: Mapping[int, Callable[[Tensor], Tensor]],
-    inputs: Batches,
+    swaps_of: Callable[[int], Mapping[Name, Map]],
+    batches: Sequence[Tensor],
+    keep: Callable[[Tensor, Name | None, Tensor], None],
+    inputs_of: Callable[[Tensor], Inputs] = lambda ids: ids,
     site: str = "ffn",
     progress: bool = False,
-) -> tuple[Layerwise, dict[int, list[Tensor]]]:
-    """The streams behind the last layer of as many models as there are swaps, one layer's weights at a time.
-
-    A swapped model's streams part from those of the whole one in the layer that holds the block, and only the layers
-    behind it are computed for them.
+    layerwise: bool = False,
+) -> None:
+    """Predict every next token by the model as it is, and with each swap alone.
 
     Args:
-        model: the model; left as it was.
-        maps: block → map, as `swap` takes it; asked for when the block's weights are there.
-        inputs: of each batch, as of `forward.trunk`.
+        model: a causal model; left as it was.
+        swaps_of: block → the name of each swap there, and the map, as `swap` takes it; asked for when the block's
+            weights are there.
+        batches: token ids, or what `inputs_of` makes inputs of.
+        keep: is given a batch, the name of a swap, and the predictions, batch by batch; None, which comes first, names
+            the model as it is.
+        inputs_of: a batch → what the model reads, as of `forward.trunk`.
         site: what the maps stand for, as of `swap`.
         progress: show a bar.
+        layerwise: move all batches together, as is done in any case with a model whose weights stay on disk. Where one
+            batch moves alone and layers cannot be called one by one, every swap is a pass of its own.
 
-    Returns:
-        The text behind the model's last layer; and block → of each batch, the stream with that block alone replaced.
+    Raises:
+        InputError: a model that predicts no next token.
+        InseparableError: `layerwise`, and the layers of the model cannot be called one by one.
     """
-    swapped: dict[int, list[Tensor]] = {}
+    check_causal(model)
+    together = layerwise or is_on_disk(model)
+    moved = [batches] if together else [[batch] for batch in batches]
+    with running(model), evaluating(model):
+        separable = together or _is_separable(model, batches, inputs_of, site)
+        for some in tqdm(moved, unit="batch", desc="swaps", disable=together or not progress):
+            inputs = [inputs_of(batch) for batch in some]
+            if not separable:
+                _predict_whole(model, swaps_of, some, keep, inputs, site)
+                continue
+            text, swapped = _swapped_streams(model, swaps_of, inputs, site, together and progress)
+            with text.head() as predict:
+                for place, batch in enumerate(some):
+                    keep(batch, None, predict(inputs[place], text.streams[place]))
+                    for name, streams in swapped.items():
+                        keep(batch, name, predict(inputs[place], streams[place]))
+
+
+def _swapped_streams(
+    model: PreTrainedModel, swaps_of: Callable[[int], Mapping[Name, Map]], inputs: Batches, site: str, progress: bool
+) -> tuple[Layerwise, dict[Name, list[Tensor]]]:
+    """The text behind the model's last layer; and name → of each batch, the stream with that swap alone."""
+    swapped: dict[Name, list[Tensor]] = {}
     text = Layerwise(model, inputs, site)
-    for number in tqdm(range(len(text.layers)), unit="layer", desc="swaps", disable=not progress):
+    for block in tqdm(range(len(text.layers)), unit="layer", desc="swaps", disable=not progress):
         with text.layer() as run:
             for streams in swapped.values():
                 streams[:] = [run(place, stream) for place, stream in enumerate(streams)]
-            if number in maps:
-                with swap(model, {number: maps[number]}, site):
-                    swapped[number] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
+            for name, replacement in swaps_of(block).items():
+                with swap(model, {block: replacement}, site):
+                    swapped[name] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
             text.advance()
     return text, swapped
 
 
-@torch.inference_mode()
-def swapped_passes(
+def _predict_whole(
     model: PreTrainedModel,
-    swaps: Mapping[Name, tuple[int, Callable[[Tensor], Tensor]]],
-    ids: Int64[Tensor, "n seq_len"],
-    score: Callable[[Int64[Tensor, "batch seq_len"]], Tensor],
-    batch_size: int,
-) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
-    """What `score` makes of every batch, of the model as it is and with each swap alone.
-
-    Args:
-        model: a causal model; left as it was.
-        swaps: name → the block, and the map in its place, as `swap` takes it.
-        ids: token ids, shape (n, seq_len).
-        score: runs the model on a batch.
-        batch_size: sequences in a pass.
-
-    Returns:
-        Scores of the batches in order: of the model, and name → of the model with that swap.
-
-    Raises:
-        InputError: a model that predicts no next token, or a block that it does not have.
-    """
-    model = unwrapped(model)
-    check_causal(model)
-    tokens = ids.clamp_min(0)  # `NO_TARGET` stands for padding
-    check_ids(model, tokens)
-    return _passes(model, swaps, ids.split(batch_size), tokens[:1].to(device_of(model)), score)
-
-
-@torch.inference_mode()
-def _passes(
-    model: PreTrainedModel,
-    swaps: Mapping[Name, tuple[int, Callable[[Tensor], Tensor]]],
+    swaps_of: Callable[[int], Mapping[Name, Map]],
     batches: Sequence[Tensor],
-    first: Inputs,
-    score: Callable[[Tensor], Tensor],
-    progress: bool = False,
-    site: str = "ffn",
-) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
-    """`swapped_passes` of batches of whatever `score` takes; on `first` it is tried whether layers can be recalled."""
-    blocks = list(dict.fromkeys(block for block, _ in swaps.values()))
-    base: list[Tensor] = []
-    swapped: dict[Name, list[Tensor]] = {name: [] for name in swaps}
-    with running(model), evaluating(model):
-        recording = None
-        if blocks and resumable(model, blocks, first, site):
-            recording = Recording(model, blocks, site)
-        for batch in tqdm(batches, unit="batch", desc="swaps", disable=not progress):
-            # Once as it is; then with each swap alone, from the swapped block on.
-            with recording.record() if recording else nullcontext():
-                base.append(score(batch))
-            for name, (block, replacement) in swaps.items():
-                resumed = recording.resumed(block) if recording else nullcontext()
-                with swap(model, {block: replacement}, site), resumed:
-                    swapped[name].append(score(batch))
-    return base, swapped
+    keep: Callable[[Tensor, Name | None, Tensor], None],
+    inputs: Batches,
+    site: str,
+) -> None:
+    """`predict_swapped` by a pass through the whole model for every swap."""
+    for batch, read in zip(batches, inputs, strict=True):
+        keep(batch, None, logits(model, read))
+        for block in (each.block for each in sites(model, site=site)):
+            for name, replacement in swaps_of(block).items():
+                with swap(model, {block: replacement}, site):
+                    keep(batch, name, logits(model, read))
 
 
-class Recording:
-    """What the layers of a model returned for one batch.
+def _is_separable(
+    model: PreTrainedModel, batches: Sequence[Tensor], inputs_of: Callable[[Tensor], Inputs], site: str
+) -> bool:
+    """Whether layers called one by one give what a pass gives, to the bit; tried with two sequences, each alone.
 
-    Memory: as many rows of the batch as there are layers and blocks to be changed together.
+    Layers that leave something aside for one behind them, not in the stream, then find what the other sequence left.
     """
-
-    def __init__(self, model: PreTrainedModel, blocks: list[int], site: str = "ffn"):
-        """Prepare to resume at these sites of `blocks`.
-
-        Raises:
-            InputError: a block that the model does not have.
-        """
-        self.sites = sites(model, blocks, site)
-        self.layers = list(model.get_submodule(stack_of(model, site)))
-        self.returned: dict[nn.Module, Any] = {}
-        self.before: dict[int, list[nn.Module]] = {}  # block → modules of its layer that run before its FFN
-
-    @contextmanager
-    def record(self) -> Iterator[None]:
-        """Keep what the next pass returns, in the place of what was kept before."""
-        self.returned.clear()
-        self.before = {site.block: [] for site in self.sites}
-        begun: set[int] = set()  # blocks whose FFN has begun
-
-        def keep(module: nn.Module, _: Any, output: Any) -> None:
-            self.returned[module] = _copied(output)
-
-        def begin(block: int, *_: Any) -> None:
-            begun.add(block)
-
-        def keep_before(block: int, module: nn.Module, _: Any, output: Any) -> None:
-            if block not in begun:
-                self.before[block].append(module)
-                self.returned[module] = _copied(output)
-
-        with ExitStack() as hooks:
-            for layer in self.layers:
-                hooks.callback(layer.register_forward_hook(keep).remove)
-            for site in self.sites:
-                hooks.callback(site.input.register_forward_pre_hook(partial(begin, site.block)).remove)
-                for module in self.layers[site.block].children():
-                    # what multiplies; a norm does not, and to compute it again is cheap
-                    if any(parameter.ndim > 1 for parameter in module.parameters()):
-                        hooks.callback(module.register_forward_hook(partial(keep_before, site.block)).remove)
-            yield
-
-    @contextmanager
-    def resumed(self, block: int) -> Iterator[None]:
-        """While it lasts, a pass of the recorded batch computes nothing that comes before the FFN of `block`."""
-        recalled = [*self.layers[:block], *self.before[block]]
-        with forwards_replaced({module: partial(_replay, self.returned[module]) for module in recalled}):
-            yield
-
-
-def _replay(returned: Any, /, *_: Any, **__: Any) -> Any:
-    """A forward that returns what is recorded, a copy: a model may write into what it gets."""
-    return _copied(returned)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, tuple | list):
-        return type(value)(_copied(item) for item in value)
-    return value
-
-
-@torch.inference_mode()
-def resumable(model: PreTrainedModel, blocks: list[int], batch: Inputs, site: str = "ffn") -> bool:
-    """Whether layers need no more of those before them than what they return.
-
-    It is tried at each of `blocks` with a few tokens of `batch`, or with all of its keywords, nothing swapped. False
-    for a model whose layers share keys and values, say.
-    """
-    few = batch[:1, :8] if isinstance(batch, Tensor) else batch
-    recording = Recording(model, blocks, site)
-    with recording.record():
-        whole = logits(model, few)
+    inputs = [inputs_of(sequence) for sequence in batches[0][:2].split(1)] if batches else []
     try:
-        for block in blocks:
-            with recording.resumed(block):
-                if not torch.equal(logits(model, few), whole):
-                    return False
+        text, _ = _swapped_streams(model, lambda _: {}, inputs, site, progress=False)
+        with text.head() as predict:
+            streams = zip(inputs, text.streams, strict=True)
+            return all(torch.equal(predict(read, stream), logits(model, read)) for read, stream in streams)
     except FAILURES:
-        return False  # a recalled layer leaves nothing behind besides its output
-    return True
+        return False

@@ -41,11 +41,10 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import held_out
-from howlinear.instrument.swap_costs import swap_losses, swapped_streams
+from howlinear.instrument.swap_costs import each_alone, predict_swapped, swap_losses
 from howlinear.models.calls import stream_of
-from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import Site, sites, width_of
-from howlinear.models.forward import running, trunk
+from howlinear.models.forward import trunk
 from howlinear.models.layers import stack_of, streams_hooked
 from howlinear.models.load import check_causal
 
@@ -392,15 +391,17 @@ def divergences(
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so nothing diverges")
-    batches = ids.split(batch_size)
     found: dict[int, list[Tensor]] = {block: [] for block in replacements}
-    with running(model), evaluating(model):
-        text, swapped = swapped_streams(model, replacements, batches)
-        with text.head() as predict:
-            for place, batch in enumerate(batches):
-                log_p = _log_probabilities(predict(batch, text.streams[place]))
-                for block, streams in swapped.items():
-                    found[block].append(_divergence(log_p, _log_probabilities(predict(batch, streams[place]))))
+    log_p: list[Tensor] = []
+
+    def keep(_: Tensor, block: int | None, predictions: Tensor) -> None:
+        log_q = _log_probabilities(predictions)
+        if block is None:
+            log_p[:] = log_q
+        else:
+            found[block].append(_divergence(log_p, log_q))
+
+    predict_swapped(model, each_alone(replacements), ids.split(batch_size), keep)
     means = {}
     for block, of_sequences in found.items():
         means[block] = float(torch.cat(of_sequences).mean())

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.ideas.gate.fit import GATE, BlockGate
 from howlinear.ideas.gate.gated import Gated
-from howlinear.instrument.perplexity import LOSS_BATCH, batch_losses, finite_losses
-from howlinear.instrument.swap_costs import swapped_passes
+from howlinear.instrument.perplexity import LOSS_BATCH, finite_losses, mean_losses
+from howlinear.instrument.swap_costs import by_name, predict_swapped
 from howlinear.text.rows import TokenRows
 
 Name = TypeVar("Name", bound=Hashable)
@@ -27,12 +27,14 @@ def losses_with(
     model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], text: TokenRows
 ) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
     """The loss of every sequence of the model as it is, and with each block's swap alone, nats per predicted token."""
+    parts: dict[Name | None, list[Tensor]] = {None: [], **{name: [] for name in swaps}}
 
-    def score(batch: Tensor) -> Tensor:
-        return batch_losses(model, batch, batch)
+    def keep(ids: Tensor, name: Name | None, predictions: Tensor) -> None:
+        parts[name].append(mean_losses(predictions, ids))
 
-    before, after = swapped_passes(model, swaps, text.ids, score, LOSS_BATCH)
-    return finite_losses(before), {name: finite_losses(batches) for name, batches in after.items()}
+    predict_swapped(model, by_name(swaps), text.ids.split(LOSS_BATCH), keep)
+    losses = {name: finite_losses(batches) for name, batches in parts.items()}
+    return losses.pop(None), losses
 
 
 def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:

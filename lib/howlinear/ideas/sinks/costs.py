@@ -25,8 +25,7 @@ from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.ideas.sinks.planted import ffn_of
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out_folds
-from howlinear.instrument.swap_costs import swapped_passes
-from howlinear.models.forward import logits
+from howlinear.instrument.swap_costs import by_name, predict_swapped
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -115,10 +114,15 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
         for kind, module in swaps(model, block, looks[name, block], constant, seq_len).items():
             modules[block, kind] = (block, module)
     ids, fold = held_out_folds(rows)
-    before, after = swapped_passes(model, modules, ids, partial(token_losses, model), LOSS_BATCH)
-    before = _whole(before)
+    parts: dict[tuple[int, str] | None, list[Tensor]] = {None: [], **{at: [] for at in modules}}
+
+    def keep(batch: Tensor, at: tuple[int, str] | None, predictions: Tensor) -> None:
+        parts[at].append(token_losses(predictions, batch))
+
+    predict_swapped(model, by_name(modules), ids.split(LOSS_BATCH), keep)
+    before = _whole(parts.pop(None))
     table = []
-    for (block, kind), losses in after.items():
+    for (block, kind), losses in parts.items():
         massive_rows = looks[name, block].solved.massive_rows
         row = {"model": name, "block": block, "kind": kind, "massive_rows": massive_rows}
         table.append(row | _rises(before, _whole(losses), fold))
@@ -146,9 +150,10 @@ def _rises(
     }
 
 
-def token_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Float[Tensor, "n predicted"]:
+def token_losses(
+    predictions: Float[Tensor, "n seq_len vocabulary"], ids: Int64[Tensor, "n seq_len"]
+) -> Float[Tensor, "n predicted"]:
     """Negative log-likelihood of every token after the first, in nats, float64."""
-    predictions = logits(model, ids)
     targets = ids[:, 1:].to(predictions.device)
     # Sequence by sequence: a copy of all logits is as dear as a block.
     nats = [

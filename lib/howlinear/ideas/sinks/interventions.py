@@ -33,6 +33,7 @@ from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.models.checks import evaluating, longest_sequence
 from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import logits
 from howlinear.models.load import is_causal, tokenizer_of
 from howlinear.text.rows import TokenRows, batches, fold_of
 
@@ -314,7 +315,8 @@ def place_losses(model: PreTrainedModel, layout: Layout, places: int) -> Float[T
     with evaluating(model):
         for batch in layout.batches():
             if layout.rows.test[batch[0]]:
-                losses[layout.place[batch][:, 1:]] = token_losses(model, layout.rows.ids[batch])
+                ids = layout.rows.ids[batch]
+                losses[layout.place[batch][:, 1:]] = token_losses(logits(model, ids), ids)
     return losses
 
 
