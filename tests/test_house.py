@@ -3,11 +3,14 @@
 import re
 import tomllib
 
+import jaxtyping
 import jupytext
 import pytest
+import torch
 import yaml
 
 from howlinear.files import paths
+from howlinear.instrument.perplexity import mean_losses
 
 ROOT = paths.ROOT
 STEMS = sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9][0-9]_*.py"))
@@ -122,3 +125,8 @@ def test_the_links_of_a_page_lead_somewhere(page):
     assert targets
     for target in targets:
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_shapes_are_checked_while_tests_run():
+    with pytest.raises(jaxtyping.TypeCheckError):
+        mean_losses(torch.zeros(2, 3, 5), torch.zeros(2, 4, dtype=torch.long))

@@ -163,12 +163,15 @@ class Layerwise:
         return multiply
 
     def _names_of(self, number: int) -> list[str]:
-        """The names of a layer's weights."""
-        return [name for name in self.model.state_dict() if name.startswith(f"{self.stack}.{number}.")]
+        """The names of a layer's weights on disk."""
+        return [name for name in self._names_on_disk() if name.startswith(f"{self.stack}.{number}.")]
 
     def _names_beside(self) -> list[str]:
-        """The names of the weights outside of the layers."""
-        return [name for name in self.model.state_dict() if not name.startswith(f"{self.stack}.")]
+        """The names of the weights on disk that are outside of the layers."""
+        return [name for name in self._names_on_disk() if not name.startswith(f"{self.stack}.")]
+
+    def _names_on_disk(self) -> list[str]:
+        return list(self.model.state_dict()) if is_on_disk(self.model) else []
 
     def _enter(self, batch: Inputs, others: Mapping[nn.Module, Callable]) -> None:
         """Note what enters the first layer, and what every layer gets besides, in a pass in which none computes.
