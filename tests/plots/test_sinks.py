@@ -47,8 +47,9 @@ def test_massive_draws_sizes_on_a_log_scale_with_the_cut_and_cosines_beside():
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
 
-def test_massive_has_one_panel_where_no_row_is():
-    figure = sinks.massive(blocks("mini-gpt2").assign(heaviest=4.0), flow())
+@pytest.mark.parametrize("writers", [0, 1])
+def test_massive_has_one_panel_where_no_two_cosines_are(writers):
+    figure = sinks.massive(blocks("mini-gpt2").assign(heaviest=4.0), flow("mini-gpt2").head(writers))
     assert titles(figure) == ["size"]
     figure.canvas.draw()
 

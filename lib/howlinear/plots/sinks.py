@@ -34,8 +34,9 @@ _INTERVENED = (  # over depth: what is done to the sink, and the control
 
 
 def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) -> Figure:
-    """The heaviest output of every block in medians, and which way massive outputs point, where there are any."""
-    figure, axes = style.row_of_panels(["size"] if flow.empty else ["size", "direction"], 2.6)
+    """The heaviest output of every block in medians, and which way massive outputs point, where several do."""
+    several = flow["cosine"].count() > 1
+    figure, axes = style.row_of_panels(["size", "direction"] if several else ["size"], 2.6)
     size, direction = axes[0], axes[-1]
     for model, of_model in blocks.groupby("model", sort=False):
         size.plot(of_model["block"], of_model["heaviest"], **style.look(model))
@@ -45,7 +46,7 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
     size.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     size.set_ylabel("heaviest output, in median norms")
     style.number_blocks(size)
-    if not flow.empty:
+    if several:
         for model in blocks["model"].unique():
             of_model = flow[flow["model"] == model]
             dots = style.look(model) | {"linestyle": "none"}
