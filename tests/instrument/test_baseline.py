@@ -6,7 +6,8 @@ from conftest import BLOCKS, tiny
 from helpers.families import reads, small
 from howlinear.core.ceilings import fit, r2
 from howlinear.instrument.baseline import Baseline, baseline, brackets
-from howlinear.instrument.capture import capture, capture_batches
+from howlinear.instrument.capture import capture
+from howlinear.instrument.distributed import capture_together
 from howlinear.instrument.measure import measure
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import load_on_disk, untrained
@@ -40,11 +41,11 @@ def test_of_many_folds_the_moments_of_each_side_are_kept_as_one(gpt2, many, monk
     kept = []
 
     def noting(*args, **options):
-        captured = capture_batches(*args, **options)
+        captured = capture_together(*args, **options)
         kept.extend(captured.values())
         return captured
 
-    monkeypatch.setattr("howlinear.instrument.baseline.capture_batches", noting)
+    monkeypatch.setattr("howlinear.instrument.baseline.capture_together", noting)
     baseline(gpt2, many, first=512, apart=0.0)
     assert kept
     assert all(len(block.train) == len(block.test) == 1 for block in kept)

@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -124,6 +125,29 @@ def keep_layers(folder, index, options, tight=None):
         profile = measure(str(folder / "model"), some_rows(), swap=True, layerwise=True, **options)
         maps = [found.map.weight for found in profile.values()]
         torch.save({"profile": profile.to_dict(), "maps": maps, "begun": begun}, folder / f"{index}.pt")
+
+
+def keep_where_one_is_full(folder, index, full):
+    """A measurement by whatever way there is room for, where one process may see no memory free."""
+    if index == full:
+        memory = psutil.virtual_memory()._replace(available=1_000)
+        psutil.virtual_memory = lambda: memory
+    begun = noted_layers()
+    with joined(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        profile = measure(str(folder / "model"), some_rows())
+    torch.save({"profile": profile.to_dict(), "begun": begun}, folder / f"{index}.pt")
+
+
+@pytest.mark.parametrize(("full", "begun"), [(None, []), (1, [0, 1, 2])])
+def test_all_processes_go_layer_by_layer_where_one_has_no_room(tmp_path, full, begun):
+    one = measure(on_disk(tmp_path), some_rows())
+    codes, said = together(tmp_path, 2, keep_where_one_is_full, full)
+    assert (codes, "".join(said)) == ([0, 0], "")
+    for index in range(2):
+        found = torch.load(tmp_path / f"{index}.pt")
+        assert found["begun"] == begun
+        assert found["profile"]["perplexity"] == pytest.approx(one.perplexity, rel=1e-9)
 
 
 def noted_layers():
@@ -384,27 +408,20 @@ def by_command(folder, index, options):
     cli.main()
 
 
-@pytest.mark.parametrize("options", [("--swap",), ("--layerwise", "--swap")])
-def test_the_command_tries_swaps_in_several_processes(project, options):
+@pytest.mark.parametrize("layerwise", [(), ("--layerwise",)])
+def test_the_command_tries_swaps_and_the_model_before_training_in_several_processes(project, layerwise):
     found = {}
-    for size in (1, 2):
-        codes, said = together(project, size, by_command, options)
+    for size in (1, 2, 3):
+        codes, said = together(project, size, by_command, ["--swap", "--fresh", *layerwise])
         assert codes == [0] * size, said
-        found[size] = json.loads((project / "out.json").read_text())["blocks"]
+        found[size] = json.loads((project / "out.json").read_text())
         (project / "out.json").unlink()
-    for mine, whole in zip(found[2], found[1], strict=True):
-        assert "dppl" in mine
-        assert mine == pytest.approx(whole, rel=1e-9)
-
-
-def before_training(folder, index):
-    by_command(folder, index, ["--layerwise", "--fresh"])
-
-
-def test_before_training_is_the_work_of_one_process(project):
-    codes, said = together(project, 2, before_training)
-    assert codes == [2, 2]
-    assert all("--fresh is the work of one process" in words for words in said)
+    for size in (2, 3):
+        for end in ("untrained", "untrained_in_sample"):
+            assert found[size][end] == pytest.approx(found[1][end], abs=1e-9)
+        for mine, whole in zip(found[size]["blocks"], found[1]["blocks"], strict=True):
+            assert "dppl" in mine
+            assert mine == pytest.approx(whole, rel=1e-9)
 
 
 # --- devices

@@ -233,16 +233,12 @@ def measure(
         if tolerance is not None:
             check_tolerance(tolerance)
         check_placement(reading, group.size)
-        if fresh and group.size > 1:
-            raise InputError("--fresh is the work of one process: leave torchrun out")
         if len({os.path.abspath(model) for model in models}) < len(models):
             raise InputError(f"a model is named twice in {' '.join(models)}: name each once")
         if work is not None and len(models) > 1:
             raise InputError("--work keeps one measurement: name one model, or leave it out")
         possible = tolerance is None and not (tokens or reading.bits)
         layerwise = check_layerwise(layerwise, work, device_map, possible)
-        if group.size > 1:
-            layerwise = bool(layerwise)  # what is free, each process would see for itself
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
         options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
         measurements: list[Measurement] = []

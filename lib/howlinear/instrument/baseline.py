@@ -8,7 +8,7 @@ are doubled until they meet or the text ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,16 +18,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling, ceiling
-from howlinear.instrument.capture import BlockCapture, capture_batches
-from howlinear.instrument.layerwise import capture_layer
+from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.distributed import capture_together, gather_blocks, join_captures, own_share
+from howlinear.instrument.layerwise import capture_layer, entered
 from howlinear.instrument.stopping import batches_of, merged, schedule
 from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import running
-from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import untrained
 from howlinear.models.shards import is_on_disk
-from howlinear.text.rows import Rows, batch_of, check
+from howlinear.text.rows import Rows, batch_of, check, folds_of
 
 APART = 0.02  # R² by which in-sample and held-out value may differ and count as one
 BATCH = 16  # sequences in a forward pass
@@ -101,11 +101,12 @@ def brackets(
     captured: dict[int, BlockCapture] = {}
     for look, added_sequences in enumerate(looks, 1):
         if by_layer:
-            ceilings = _ceilings_by_layer(fresh, one_fold, torch.cat(looks[:look]).sort().values, site)
+            own = _ceilings_by_layer(fresh, one_fold, torch.cat(looks[:look]).sort().values, site)
         else:
-            more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, BATCH), site=site)
+            more = capture_together(fresh, one_fold, batches_of(rows, added_sequences, BATCH), site=site)
             captured = merged(captured, more)
-            ceilings = [ceiling(block.train, block.test) for block in captured.values()]
+            own = _ceilings(captured)
+        ceilings = list(gather_blocks(own).values())
         yield Baseline(
             held_out=np.array([block.r2 for block in ceilings]),
             in_sample=np.array([block.r2_train for block in ceilings]),
@@ -113,20 +114,30 @@ def brackets(
         )
 
 
+def _ceilings(captured: Mapping[int, BlockCapture]) -> dict[int, Ceiling]:
+    """Block → its ceiling, without the map."""
+    ceilings = {block: ceiling(each.train, each.test) for block, each in captured.items()}
+    return {block: replace(each, map=None, r2_per_feature=None) for block, each in ceilings.items()}
+
+
 @torch.no_grad()
-def _ceilings_by_layer(fresh: PreTrainedModel, rows: Rows, sequences: Int64[Tensor, " n"], site: str) -> list[Ceiling]:
+def _ceilings_by_layer(
+    fresh: PreTrainedModel, rows: Rows, sequences: Int64[Tensor, " n"], site: str
+) -> dict[int, Ceiling]:
     """The ceiling of every block on some sequences, of a model whose layers are there one at a time.
 
-    No moments stay for the next look, since those of all blocks are what there is no room for; nor do maps.
+    No moments stay for the next look, since those of all blocks are what there is no room for.
     """
     check(fresh, rows)
     chosen = {each.block: each for each in sites(fresh, site=site)}
-    indices = batches_of(rows, sequences, BATCH)
-    ceilings: list[Ceiling] = []
+    every = batches_of(rows, sequences, BATCH)
+    share = own_share(every)
+    folds_here, folds = folds_of(rows, share), folds_of(rows, every)
+    ceilings: dict[int, Ceiling] = {}
     with running(fresh), evaluating(fresh):
-        text = Layerwise(fresh, (batch_of(fresh, rows, batch) for batch in indices), site)
-        while text.passed < len(text.layers):
-            for block in capture_layer(text, rows, indices, chosen).values():
-                ceilings.append(replace(ceiling(block.train, block.test), map=None, r2_per_feature=None))
-                del block  # before the next layer's moments
+        text = entered(fresh, (batch_of(fresh, rows, batch) for batch in share), site)
+        for number in range(len(text.layers)):
+            captured = capture_layer(text, rows, share, chosen)
+            ceilings |= _ceilings(join_captures(captured, folds_here, folds, turn=number))
+            del captured  # before the next layer's moments
     return ceilings

@@ -8,7 +8,7 @@ them, which solves for it. People count processes from 1, as messages do; the co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,16 +19,19 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from howlinear.core.moments import Folds, Moments
 from howlinear.errors import HowlinearError, InputError, ProcessError, first_line
-from howlinear.instrument.capture import NO_FLOAT64, BlockCapture
+from howlinear.instrument.capture import NO_FLOAT64, BlockCapture, capture_batches
 from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.torchrun import is_distributed
-from howlinear.text.rows import Rows
+from howlinear.text.rows import Rows, folds_of
 
 TIMEOUT = timedelta(hours=2)  # others wait so long for one that solves a wide block; one that is killed shows at once
 Item = TypeVar("Item", bound=Sized)
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ def current_group() -> Group:
 def is_first() -> bool:
     """Whether this is the process that prints and writes."""
     return _GROUP.get().first
+
+
+def processes_here() -> int:
+    """How many of the processes are on this machine."""
+    return 1 if is_alone() else int(os.environ.get("LOCAL_WORLD_SIZE", current_group().size))
 
 
 def is_alone() -> bool:
@@ -103,6 +111,11 @@ def gather(mine: Any, to: int | None = None) -> list:
     return everyone
 
 
+def gather_blocks(mine: Mapping[int, Found]) -> dict[int, Found]:
+    """Block → what was found of it by the process that has it, in order of depth: in every process."""
+    return dict(sorted((block, found) for of_process in gather(mine) for block, found in of_process.items()))
+
+
 def check_same_rows(rows: Rows) -> None:
     """Make sure that all processes have read the same text.
 
@@ -114,6 +127,15 @@ def check_same_rows(rows: Rows) -> None:
         raise InputError(
             "the processes differ in the text that they read: give all machines the same files and packages"
         )
+
+
+def capture_together(
+    model: PreTrainedModel, rows: Rows, batches: list[Tensor], **options: Any
+) -> dict[int, BlockCapture]:
+    """`capture_batches`, of which each process runs its share; each gets its own blocks, as of `join_captures`."""
+    share = own_share(batches)
+    captured = capture_batches(model, rows, share, **options) if share else {}
+    return join_captures(captured, folds_of(rows, share), folds_of(rows, batches))
 
 
 def join_captures(

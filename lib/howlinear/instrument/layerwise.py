@@ -29,7 +29,15 @@ from howlinear.core.moments import Folds, Moments
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
-from howlinear.instrument.distributed import current_group, gather, is_alone, is_first, join_captures, own_share
+from howlinear.instrument.distributed import (
+    current_group,
+    gather,
+    is_alone,
+    is_first,
+    join_captures,
+    own_share,
+    processes_here,
+)
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, Solved, defined, name_of, solve
 from howlinear.instrument.profile_files import load_profile, save_profile
@@ -41,7 +49,7 @@ from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk
 from howlinear.models.shards import fills_memory, is_on_disk
 from howlinear.models.sources import loading, unchecked
-from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check, fold_of
+from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check, folds_of
 
 LOGITS = 2**27
 """Bytes of logits that the head may return at once, if one sequence has no more."""
@@ -66,7 +74,8 @@ def opened(
 
     Args:
         name: as of `load_model`.
-        layerwise: whether they are to stay there; by default where there is no room for them and for all moments.
+        layerwise: whether they are to stay there; by default where there is no room for them and for all moments,
+            which of several processes each has its own of.
         dtype: as of `load_model`.
         sites: as of `load_model`.
         device: where the model runs.
@@ -118,7 +127,14 @@ def _whole(
 
 
 def _excess(name: str | Path, dtype: str | torch.dtype | None) -> str | None:
-    """In words, how much more than is free a folder's weights take together with the moments of all blocks; or None."""
+    """In words, how much more than is free a folder's weights take together with the moments of all blocks; or None.
+
+    Several processes come to one answer: it is too much if it is for one of them. Those of a machine share its memory.
+    """
+    return next(filter(None, gather(_excess_here(name, dtype))), None)
+
+
+def _excess_here(name: str | Path, dtype: str | torch.dtype | None) -> str | None:
     source = unchecked(str(name))
     if not Path(source).is_dir():
         return None
@@ -131,12 +147,11 @@ def _excess(name: str | Path, dtype: str | torch.dtype | None) -> str | None:
         depth, width = (getattr(body, name, None) for name in ("num_hidden_layers", "hidden_size"))
     known = isinstance(depth, int) and isinstance(width, int)
     moments = depth * moments_bytes(width) if known else 0
+    needed = (weights + moments) * processes_here()
     free = psutil.virtual_memory().available
-    if weights + moments <= free:
+    if needed <= free:
         return None
-    return (
-        f"{name} takes {(weights + moments) / 1e9:.1f} GB with the moments of all blocks, and {free / 1e9:.1f} are free"
-    )
+    return f"{name} takes {needed / 1e9:.1f} GB with the moments of all blocks, and {free / 1e9:.1f} are free"
 
 
 def moments_bytes(width: int) -> int:
@@ -172,7 +187,7 @@ def measure_layers(
     check(model, rows)
     every = list(batches(rows, batch_size))
     indices = own_share(every)
-    folds_here, folds = (sorted({fold_of(rows, batch) for batch in some}) for some in (indices, every))
+    folds_here, folds = folds_of(rows, indices), folds_of(rows, every)
     losses = HeldOutLosses(model, rows)
     # then of the moments one fold's are there, the rest in files; on their way to another process there are copies
     copies = 1 if is_alone() else TRAVELLING
@@ -181,7 +196,7 @@ def measure_layers(
     about = {"rows": rows.sha256, "blocks": sorted(chosen), "batch_size": batch_size, "site": site}
     with _opened_work(work, model, about, tight) as done, running(model), evaluating(model), torch.no_grad():
         # Rows → the streams before the first layer, or behind the last one that is done
-        text = _entered(model, (batch_of(model, rows, batch) for batch in indices), site)
+        text = entered(model, (batch_of(model, rows, batch) for batch in indices), site)
         done.resume(text)
         layers = range(text.passed, len(text.layers))
         for number in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
@@ -215,7 +230,7 @@ def measure_layers(
         return Profile(name_of(model), rows, solved, losses.perplexity(), costs=costs, site=site)
 
 
-def _entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Layerwise:
+def entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Layerwise:
     """The text before the first layer, in every process or in none: one without batches would see no reason.
 
     Raises:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
 from howlinear.instrument.brought import rows_of
-from howlinear.instrument.capture import BlockCapture, capture_batches
-from howlinear.instrument.distributed import check_same_rows, gather, is_alone, is_first, join_captures, own_share
+from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.distributed import capture_together, check_same_rows, gather, gather_blocks, is_first
 from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, defined, name_of, profile_of, solve
@@ -25,7 +24,6 @@ from howlinear.models.ffn_sites import device_of, sites, width_of
 from howlinear.models.layerwise import InseparableError
 from howlinear.models.load import model_of
 from howlinear.models.shards import is_on_disk
-from howlinear.text.rows import Rows, fold_of
 
 __all__ = ["Profile", "measure", "profile_of"]
 
@@ -94,8 +92,7 @@ def measure(
     possible = tolerance is None and not tokens
     if isinstance(model, str | Path):
         if layerwise is None:
-            # Processes would each see other memory free.
-            layerwise = True if work is not None else (None if possible and is_alone() else False)
+            layerwise = True if work is not None else (None if possible else False)
         model = opened(model, layerwise)
         layerwise = False  # unless its weights stayed on disk: else it is measured as a whole, and that has been said
     model = model_of(model, on_disk=True)
@@ -132,18 +129,11 @@ def measure(
     for look, added in enumerate(looks, 1):
         # Rows → moments of every block: only what this look adds is run, and each process runs its share of that
         every = batches_of(packed, added, batch_size)
-        share = own_share(every)
-        more = {}
-        if share:
-            more = capture_batches(model, packed, share, blocks, progress=progress, losses=losses, site=site)
-        more = join_captures(more, _folds(packed, share), _folds(packed, every))
+        more = capture_together(model, packed, every, blocks=blocks, progress=progress, losses=losses, site=site)
         captured = merged(captured, more)
 
         # Moments → R²_lin and its interval, each process of its own blocks
-        solved = {}
-        for of_process in gather(solve(captured, confidence, progress, device_of(model))):
-            solved |= of_process
-        solved = dict(sorted(solved.items()))
+        solved = gather_blocks(solve(captured, confidence, progress, device_of(model)))
         ceilings = defined(solved)  # refused where no block has an R²_lin
         if tolerance is not None:
             stop = judge(ceilings, tolerance, look, len(looks))
@@ -159,13 +149,5 @@ def measure(
         costs = swap_costs(model, maps, packed, max(1, batch_size // 2), progress, site)
     splits = None
     if tokens:
-        splits = {}
-        for of_process in gather(token_splits(model, captured, packed, confidence, batch_size, progress, site)):
-            splits |= of_process
-        splits = dict(sorted(splits.items()))
+        splits = gather_blocks(token_splits(model, captured, packed, confidence, batch_size, progress, site))
     return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site, splits)
-
-
-def _folds(rows: Rows, batches: list[Tensor]) -> list[tuple[bool, int]]:
-    """The (held out?, fold) that some batches are of, in order."""
-    return sorted({fold_of(rows, batch) for batch in batches})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -355,6 +355,11 @@ def batches(rows: Rows, size: int) -> Iterator[Tensor]:
 def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
     """The (held out?, fold) of a batch."""
     return bool(rows.test[batch[0]]), int(rows.fold[batch[0]])
+
+
+def folds_of(rows: Rows, some: Iterable[Tensor]) -> list[tuple[bool, int]]:
+    """The (held out?, fold) that some batches are of, in order."""
+    return sorted({fold_of(rows, batch) for batch in some})
 
 
 # --- What a model reads of them
