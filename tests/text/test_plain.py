@@ -381,6 +381,18 @@ def test_quotes_that_no_cell_is_within_are_of_the_texts(tmp_path, name, content,
     assert read_path(tmp_path / name, "text") == (texts, "")
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv"])
+@pytest.mark.parametrize("sign", [",", ";", "\t", "|"])
+def test_cells_are_separated_by_what_separates_the_names_of_columns(tmp_path, name, sign):
+    texts = ["one, two", "a; b | c", 'said "so"', "tabs\tinside\nlines"]
+    table = pd.DataFrame({"id": range(4), "text": texts})
+    table.to_csv(tmp_path / name, sep=sign, index=False)
+    assert read_path(tmp_path / name) == (texts, "")
+    (tmp_path / name).write_text("text\n" + "\n".join(texts[:3]))
+    if name == "t.tsv":  # of one column, where nothing is separated
+        assert read_path(tmp_path / name) == (texts[:3], "")
+
+
 @pytest.mark.parametrize("quoted", ['"open', '"on"e', '"'])
 def test_a_cell_that_a_quote_leaves_open_is_refused_by_its_line(tmp_path, quoted):
     longest = csv.field_size_limit()

@@ -170,12 +170,18 @@ def read_table(path: Path) -> Any:
         if ending in (".csv", ".tsv"):
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header: commas in a text
-                separator = "\t" if ending == ".tsv" else ","
+                separator = _separator(text, "\t" if ending == ".tsv" else ",")
                 as_written = {"dtype": str, "keep_default_na": False, "index_col": False}
                 return pd.read_csv(io.StringIO(text), sep=separator, quoting=_quoting(text, separator), **as_written)
         return pd.DataFrame(_json_rows(text, ending), dtype=object)
     except (ValueError, OSError, LookupError, RecursionError, pd.errors.ParserWarning) as error:  # of damaged files
         raise SourceError(f"cannot read {path} as {ending or 'a data set'}: {in_one_line(error)}") from error
+
+
+def _separator(text: str, usual: str) -> str:
+    """What stands between a table's cells: the usual sign, unless its first line has none of it but another."""
+    header = text.lstrip("\n").partition("\n")[0]
+    return next((sign for sign in (usual, ",", ";", "\t", "|") if sign in header), usual)
 
 
 def _quoting(text: str, separator: str) -> int:
