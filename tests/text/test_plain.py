@@ -381,6 +381,20 @@ def test_quotes_that_no_cell_is_within_are_of_the_texts(tmp_path, name, content,
     assert read_path(tmp_path / name, "text") == (texts, "")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("text", ["one", "zw\u00f6lf"])
+def test_utf_16_without_its_mark_is_no_latin_1(read, encoding, text):
+    with pytest.raises(SourceError, match="NUL bytes") as error:
+        read(f"one\n{text}\n".encode(encoding))
+    assert "iconv" not in str(error.value)
+
+
+def test_a_row_of_json_that_is_cut_off_is_named_by_its_line(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"text": "one"}\n\n{"text": "tw')
+    with pytest.raises(SourceError, match="line 3, column 10"):
+        read_path(tmp_path / "t.jsonl")
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv"])
 @pytest.mark.parametrize("sign", [",", ";", "\t", "|"])
 def test_cells_are_separated_by_what_separates_the_names_of_columns(tmp_path, name, sign):

@@ -241,11 +241,19 @@ def _json_rows(text: str, ending: str) -> list[Any] | dict[str, Any]:
     if isinstance(whole, dict):
         of_columns = any(all(isinstance(cells, kind) for cells in whole.values()) for kind in (list, dict))
         return whole if of_columns else [whole]
-    rows = [json.loads(line) for line in text.split("\n") if line.strip()] if whole is None else whole
+    rows = [_json_row(*line) for line in enumerate(text.split("\n"), 1) if line[1].strip()] if whole is None else whole
     rows = filled(rows) if isinstance(rows, list) else None
     if rows is None or len({len(row) if isinstance(row, list) else type(row) for row in rows}) > 1:
         raise ValueError("it is no table: give a list of texts or of objects, or an object of columns")
     return rows
+
+
+def _json_row(number: int, line: str) -> Any:
+    """A row of a line of its own."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from error
 
 
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
@@ -378,16 +386,21 @@ def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
         for mark, form in PACKED.items():
             if content.startswith(mark):
                 raise SourceError(f"{source} is {form}, no plain text: unpack it, or save its text, first") from error
+        _check_no_nul(content.decode("latin-1"), source)  # of UTF-16 without its mark, or of no text at all
         line = len(_unix(content[: error.start].decode(encoding)).split("\n"))
         raise SourceError(
             f"{source} is not UTF-8 text: line {line} holds byte 0x{content[error.start]:02x}, as in Latin-1 or "
             "Windows-1252; convert it first, as with iconv -f WINDOWS-1252 -t UTF-8"
         ) from error
     text = _unix(text).replace("\ufeff", "")  # inside too, where files were joined
+    _check_no_nul(text, source)
+    return text
+
+
+def _check_no_nul(text: str, source: str) -> None:
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise SourceError(f"{source} holds NUL bytes (line {line}): it looks binary; give a UTF-8 text file")
-    return text
+        raise SourceError(f"{source} holds NUL bytes (line {line}): it looks binary or UTF-16; give a UTF-8 text file")
 
 
 def _unix(text: str) -> str:
