@@ -3,6 +3,7 @@
 A table: every function that runs a model × every kind of text, of token ids and of models, good and bad.
 """
 
+import io
 from collections import deque
 from pathlib import Path
 
@@ -243,6 +244,19 @@ MORE_BAD = {
     "a loader of that": lambda ids: DataLoader(Endless(ids)),
     "lists of a tensor a place": lambda ids: iter([{"input_ids": list(few.T)} for few in ids.split(8)]),
     "lists of a tensor a sequence": lambda ids: DataLoader(ids, batch_size=8, collate_fn=list),
+    "an open file": lambda ids: io.TextIOWrapper(io.BytesIO(b"one\n\ntwo\n")),
+    "text in memory": lambda ids: io.StringIO("\n".join(lines())),
+    "bytes in memory": lambda ids: io.BytesIO(b"text"),
+    "texts by name": lambda ids: dict(zip(map(str, range(400)), lines(400), strict=True)),
+}
+
+WITH_LABELS = {
+    "data set of torch": lambda: [(line, 0) for line in lines()],
+    "generator": lambda: ((0, line) for line in lines()),
+    "loader": lambda: DataLoader([(line, 0) for line in lines()], batch_size=16),
+    "loader of its own batches": lambda: DataLoader(
+        [(line, 0) for line in lines()], batch_size=16, collate_fn=lambda few: ([line for line, _ in few], None)
+    ),
 }
 
 EMPTY = {
@@ -337,6 +351,17 @@ def test_a_column_of_rows_may_be_named(model):
 @pytest.mark.parametrize("kind", MORE_BAD)
 def test_what_cannot_be_told_is_one_line(model, ids, kind):
     one_line(lambda: rows_of(MORE_BAD[kind](ids), model))
+
+
+@pytest.mark.parametrize("kind", WITH_LABELS)
+def test_strings_beside_labels_are_named_as_what_they_are(model, kind):
+    assert "strings" in one_line(lambda: rows_of(WITH_LABELS[kind](), model))
+
+
+def test_places_of_a_tokenised_data_set_are_read_as_those_of_a_batch(model, ids):
+    columns = {"input_ids": ids.tolist(), "position_ids": (ids % 7).tolist()}
+    for given in (pd.DataFrame(columns), datasets.Dataset.from_dict(columns), columns):
+        assert torch.equal(rows_of(given, model).inputs["position_ids"], ids % 7)
 
 
 @pytest.mark.parametrize("kind", EMPTY)
@@ -465,6 +490,7 @@ def one_line(call):
     message = str(error.value)
     assert message
     assert "\n" not in message
+    assert len(message) < 600
     assert "config.json" not in message
     return message
 

@@ -46,6 +46,8 @@ def gathered(brought: Any, column: str | None = None) -> Any:
         raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
     if isinstance(brought, Rows | RowsOnRecord | Tensor | str | Path):
         return brought
+    if hasattr(brought, "read"):  # line by line it would be other documents than the file is
+        raise InputError(f"a {type(brought).__name__} is an open file: give its path, or [file.read()]")
     if isinstance(brought, Mapping):
         check_not_splits(brought)
         return _cells(brought, column) or brought  # rows of a data set come as a dict of its columns
@@ -83,12 +85,19 @@ def gathered(brought: Any, column: str | None = None) -> Any:
     return brought
 
 
-IDS_AND_MASKS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+IDS_AND_MASKS = (
+    *("input_ids", "attention_mask", "token_type_ids", "position_ids"),
+    *("decoder_input_ids", "decoder_attention_mask"),
+)
 
 
 def are_strings(items: Any) -> bool:
     """Whether something is a list or tuple of strings, one or more."""
     return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
+
+
+def _holds_strings(part: Any) -> bool:
+    return are_strings(part) or (isinstance(part, np.ndarray) and part.dtype.kind == "U")
 
 
 def _is_column(brought: Any) -> bool:
@@ -128,6 +137,8 @@ def _cells(item: Any, column: str | None) -> list[str] | None:
     """
     if isinstance(item, str):
         return [item]
+    if isinstance(item, tuple) and any(isinstance(part, str) or _holds_strings(part) for part in item):
+        raise InputError("strings come in tuples with something else: give them alone, as [text for text, _ in data]")
     if not isinstance(item, Mapping) or "input_ids" in item:
         return None
     column = usual_column([*item]) if column is None else column

@@ -319,7 +319,7 @@ def check_column(names: list[str], column: str | None, source: str) -> str:
     """
     if not names:
         raise InputError(f"{source} is empty: a corpus holds text")
-    there = ", ".join(names)
+    there = ", ".join(f"{name:.30}" for name in names[:12]) + (", …" if len(names) > 12 else "")
     if column is None:
         column = usual_column(names)
         if column is None:
