@@ -22,7 +22,7 @@ from howlinear.instrument.perplexity import losses
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models import load as own
 from howlinear.models.ffn_sites import FAMILIES as TABLE
-from howlinear.models.load import load_model, tokenizer_of
+from howlinear.models.load import load_model, load_on_disk, tokenizer_of
 from howlinear.models.replace import replace
 from howlinear.models.structure import find
 from howlinear.models.swap import swap
@@ -124,8 +124,9 @@ def test_other_precisions_are_refused(dtype, tmp_path):
     if dtype == "":
         assert load_model(tmp_path, dtype=dtype).dtype is torch.float32
         return
-    with pytest.raises(InputError, match=r"weights in '\w+': use float32, bfloat16, float16"):
-        load_model(tmp_path, dtype=dtype)
+    for load in (load_model, load_on_disk):
+        with pytest.raises(InputError, match=r"weights in '\w+': use float32, bfloat16, float16"):
+            load(tmp_path, dtype=dtype)
 
 
 @pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device_map": "auto"}])
@@ -182,6 +183,8 @@ def test_a_device_map_is_passed_on(tmp_path):
         assert_same_outputs(losses(model, ids), losses(whole, ids))
     with pytest.raises(SourceError, match="cannot load folder"):
         load_model(tmp_path, device_map="no such plan")
+    with pytest.raises(SourceError, match="cannot load"):
+        load_model(tmp_path, device_map="cuda:97")
 
 
 def test_without_accelerate_a_device_map_says_what_to_install(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A folder of a model with replaced blocks: loaded by howlinear it is that model, and nothing else draws weights."""
 
+import os
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn.utils import parametrize, prune
 import howlinear as hl
 from conftest import VOCABULARY, WIDTH
 from howlinear.core.ceilings import AffineMap
-from howlinear.errors import InputError
+from howlinear.errors import InputError, SourceError
 
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
 INNER = SIZES | {"intermediate_size": 48}
@@ -152,6 +153,17 @@ def test_what_is_no_model_is_not_saved(tmp_path, given):
 def test_what_is_no_folder_is_not_written(folder):
     with pytest.raises(InputError, match=r"give the path of a new folder"):
         hl.save(built("LlamaForCausalLM"), folder)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", os.fsdecode(b"caf\xe9")])
+def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_made(tmp_path, ids, name):
+    model = built("GPT2LMHeadModel")
+    with pytest.raises(SourceError, match="cannot write"):
+        hl.save(model, tmp_path / name)
+    if name.isascii():
+        with pytest.raises(SourceError, match="cannot write"):
+            hl.measure(model, ids.repeat(20, 1)).save(tmp_path / f"{name}.safetensors")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_weights_that_a_person_tied_are_saved_untied(tmp_path, ids):

@@ -99,8 +99,9 @@ def _neighbour(target: Path, is_folder: bool) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target.parent, prefix, suffix)
         aside, lock = _new_and_locked(target.parent, prefix, suffix, is_folder)
-    except OSError as error:
-        raise SourceError(f"cannot write {target}: {error.strerror}; choose a folder you may write to") from error
+    except (OSError, ValueError) as error:  # the latter of a name that no file can have
+        reason = getattr(error, "strerror", None) or error
+        raise SourceError(f"cannot write {target}: {reason}; choose a folder you may write to") from error
     try:
         yield aside
     finally:

@@ -205,6 +205,7 @@ def load_on_disk(
         InputError: weights under other names than the model has for them, which it alone finds; or no accelerate.
     """
     _check_accelerate()
+    dtype = dtype_of(dtype)
     source, revision = _on_hub(str(name))
     with loading(source, revision), _silent():
         config = _config_of(source, revision)
@@ -215,7 +216,7 @@ def load_on_disk(
             "layerwise and work out, or save the model unquantised"
         )
     with loading(source, revision), _silent():
-        model = _without_weights(_class_of(config), config, dtype_of(dtype))
+        model = _without_weights(_class_of(config), config, dtype)
     shards = Shards(source, revision, device)
     missing, unexpected = shards.locate(model)
     lacks = _lacks(model, missing)

@@ -27,7 +27,7 @@ from howlinear.models.seals import check_seal
 
 UNLOADABLE = (
     *(OSError, ValueError, RuntimeError, ArithmeticError, LookupError, TypeError, AttributeError, ImportError),
-    *(MemoryError, SafetensorError, StrictDataclassError, HTTPError, struct.error),
+    *(MemoryError, AssertionError, SafetensorError, StrictDataclassError, HTTPError, struct.error),
 )
 """What transformers lets through when it reads a damaged folder or file or a broken transfer."""
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")

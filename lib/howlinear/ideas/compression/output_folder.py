@@ -7,7 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, in_one_line
 
 OURS = "---\ntags: [howlinear]\n"
 """How the card begins of a model with fewer hidden units."""
@@ -20,10 +20,15 @@ def check_output_folder(folder: Path | str, force: bool = False) -> Path:
     """
     if not isinstance(folder, str | Path) or not str(folder):
         raise InputError(f"folder={folder!r}: give the path of a new folder")
-    folder = Path(folder).resolve()
+    try:
+        str(folder).encode()  # a tokenizer is written to no other
+        folder = Path(folder).resolve()
+        folder.exists()
+    except (OSError, ValueError) as error:  # a name that no folder can have
+        raise SourceError(f"cannot write {folder!a}: {in_one_line(error)}; choose another folder") from error
     if folder.is_dir():
         if not force:
-            raise SourceError(f"{folder} exists: choose another folder, or add --force to replace it")
+            raise SourceError(f"{folder} exists: choose another folder, or add --force (force=True) to replace it")
         if any(folder.iterdir()) and not _compressed(folder):
             raise SourceError(f"{folder} holds no compressed model, so --force leaves it alone: choose another folder")
     nearest = next(place for place in folder.parents if place.exists())
