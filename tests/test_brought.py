@@ -151,6 +151,8 @@ BAD = {
     "a mask of twos": lambda ids: {"input_ids": ids, "attention_mask": torch.full_like(ids, 2)},
     "nothing but padding": lambda ids: {"input_ids": ids, "attention_mask": torch.zeros_like(ids)},
     "nested": lambda ids: torch.nested.nested_tensor([ids[0], ids[1][:4]]),
+    "quantised": lambda ids: torch.quantize_per_tensor(ids.float(), 1.0, 0, torch.quint8),
+    "masked in places": lambda ids: np.ma.masked_array(ids, ids == 7),
     "no numbers yet": lambda ids: ids.to("meta"),
     "a number by keyword": lambda ids: {"input_ids": 3},
     "strings by keyword": lambda ids: {"text": ["a", "b"]},
@@ -276,6 +278,7 @@ MODELS = {
     "a number": lambda model: 7,
     "no such name": lambda model: "no/such/model",
     "a layer": lambda model: nn.Linear(4, 4),
+    "a script": lambda model: torch.jit.script(nn.Linear(4, 4)),
     "weights": lambda model: model.state_dict(),
 }
 
@@ -495,7 +498,7 @@ def one_line(call):
     return message
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("kind", BAD)
 def test_what_is_no_text_is_one_line(model, ids, maps, kind):
     for call in FUNCTIONS.values():  # the one that is at fault stands in the traceback
@@ -512,6 +515,7 @@ TAKING_A_MODEL = FUNCTIONS | {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
 @pytest.mark.parametrize("kind", MODELS)
 def test_what_is_no_model_is_one_line(model, ids, maps, kind):
     for call in TAKING_A_MODEL.values():
@@ -628,8 +632,14 @@ def test_a_ceiling_is_of_arrays_or_of_moments():
     test = hl.Moments(3, 2).update(torch.tensor(x[300:]), torch.tensor(y[300:]))
     assert hl.ceiling(train, test).r2 == pytest.approx(found.r2, abs=1e-12)
     parts = (x[:300], y[:300], x[300:], y[300:])
-    for kind in (lambda part: part[::-1], lambda part: torch.tensor(part).to_sparse(), pd.DataFrame):
+    kinds = [lambda part: part[::-1], lambda part: torch.tensor(part).to_sparse(), pd.DataFrame]
+    kinds += [lambda part, kept=kept: part.astype(kept) for kept in (object, np.longdouble, ">f8")]
+    kinds += [lambda part: pd.DataFrame(part).convert_dtypes(), lambda part: np.ma.masked_array(part, mask=False)]
+    for kind in kinds:
         assert hl.ceiling(*map(kind, parts)).r2 == pytest.approx(expected, abs=1e-12)
+    assert hl.AffineCeiling().fit(x[:300][::-1], y[:300][::-1]).score(x[300:][::-1], y[300:][::-1]) == found.r2
+    masked = np.ma.masked_greater(x[:300], 2)
+    assert "masked" in one_line(lambda: hl.ceiling(masked, *parts[1:]))
     for bad in [(), (x,), (x, y), (train, x), (x, y, x), ("a", "b", "c", "d"), (x[:5], y, x, y), (x, y, x, None)]:
         one_line(lambda bad=bad: hl.ceiling(*bad))
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
-from howlinear.core.moments import FLOAT32, Folds, Moments, on_cpu
+from howlinear.core.moments import FLOAT32, Folds, Moments, on_cpu, tensor_of
 from howlinear.errors import ConstantError, InputError
 
 NULL = 1e-12
@@ -215,8 +214,9 @@ def moments_of(x: Any, y: Any) -> Moments:
     rows = []
     for name, given in (("X", x), ("Y", y)):
         try:
-            array = given if isinstance(given, Tensor) else torch.as_tensor(np.ascontiguousarray(given))
-            tensor = array.detach().cpu().to_dense()
+            tensor = tensor_of(given).cpu().to_dense()
+        except InputError:
+            raise
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"{name} is a {type(given).__name__} that holds no rows of numbers") from error
         if name == "Y" and tensor.ndim == 1:

@@ -8,7 +8,9 @@ LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from scipy.linalg import get_blas_funcs
@@ -284,6 +286,25 @@ def add_gram(gram: Float[Tensor, "d d"], rows: Float[Tensor, "n d"]) -> None:
     syrk(1.0, x.T, beta=1.0, c=whole.T, lower=1, overwrite_c=1)
     for i in range(1, len(whole)):
         whole[i, :i] = whole[:i, i]
+
+
+def tensor_of(given: Any) -> Tensor:
+    """A tensor of a tensor, an array, a table or lists of numbers, whatever type keeps them.
+
+    Raises:
+        InputError: places of it are masked.
+        TypeError, ValueError, RuntimeError: it makes none, as numpy or torch say.
+    """
+    if isinstance(given, Tensor):
+        return given.detach()
+    if np.ma.is_masked(given):
+        raise InputError(f"a {type(given).__name__} is masked in places: fill these, or leave their rows out")
+    array = np.asarray(given)
+    if array.dtype.kind == "O":  # Python's numbers, or a table's that may have gaps
+        array = np.asarray(array.tolist())
+    too_wide = array.dtype.kind == "f" and array.itemsize > 8
+    native = np.float64 if too_wide else array.dtype.newbyteorder("=")
+    return torch.as_tensor(np.asarray(array, dtype=native, order="C"))
 
 
 def on_cpu(rows: Tensor) -> bool:

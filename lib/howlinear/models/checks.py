@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from howlinear.core.moments import tensor_of
 from howlinear.errors import InputError
 from howlinear.models.shards import is_on_disk
 
@@ -35,7 +36,7 @@ def unwrapped(model: Any) -> PreTrainedModel:
     inside = model
     while isinstance(inside, nn.Module) and not isinstance(inside, PreTrainedModel):
         parallel = isinstance(inside, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel)
-        part = vars(inside)["_modules"].get("module" if parallel else "_orig_mod")  # the latter is torch.compile's
+        part = dict(inside.named_children()).get("module" if parallel else "_orig_mod")  # the latter is torch.compile's
         if part is None:
             break
         inside = part
@@ -139,8 +140,10 @@ def as_tensor(given: Any, name: str) -> Tensor:
         InputError: no numbers, or lists of different lengths.
     """
     try:
-        tensor = given.detach() if isinstance(given, Tensor) else torch.as_tensor(_as_torch_takes(np.asarray(given)))
-        odd = tensor.is_nested or tensor.is_meta
+        tensor = tensor_of(given)
+        odd = tensor.is_nested or tensor.is_meta or tensor.is_quantized
+    except InputError:
+        raise
     except (TypeError, ValueError, RuntimeError):
         odd = True
     if odd:
@@ -151,12 +154,6 @@ def as_tensor(given: Any, name: str) -> Tensor:
     tensor = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu()
     whole_numbers = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     return tensor.long() if whole_numbers else tensor
-
-
-def _as_torch_takes(array: np.ndarray) -> np.ndarray:
-    """An array in this machine's byte order and without negative strides, copied where it has others."""
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return array.copy() if any(stride < 0 for stride in array.strides) else array
 
 
 def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
