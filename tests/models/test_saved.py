@@ -22,6 +22,9 @@ KINDS = {  # one module; one of two layers; experts; a mixture's router; a pair 
     "LlamaForSequenceClassification": transformers.LlamaConfig(**INNER),
     "GPT2LMHeadModel": transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=2),
     "MixtralForCausalLM": transformers.MixtralConfig(**INNER, num_local_experts=4, num_key_value_heads=2),
+    "Qwen3MoeForCausalLM": transformers.Qwen3MoeConfig(
+        **INNER, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, num_key_value_heads=2
+    ),
     "BloomForCausalLM": transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=2, n_head=2),
     "BartForCausalLM": transformers.BartConfig(vocab_size=VOCABULARY, **BART),
     "BertForMaskedLM": transformers.BertConfig(**INNER),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from howlinear.errors import InputError, in_one_line
 from howlinear.models.checks import evaluating
@@ -52,17 +55,30 @@ def outputs_beside(module: nn.Module, width: int) -> int:
     """
     x = suited_to(module, torch.zeros(1, 1, width))
     brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's
-    if not brings_weights and any(parameter.is_meta for parameter in module.parameters()):
-        x = x.to("meta")
+    by_shapes = not brings_weights and any(parameter.is_meta for parameter in module.parameters())
     try:
-        with evaluating(module):
-            output = module(x)
+        with evaluating(module), _experts_take_shapes(module) if by_shapes else nullcontext():
+            output = module(x.to("meta") if by_shapes else x)
     except FAILURES as error:
         raise InputError(
             f"cannot tell what a {type(module).__name__} returns beside y, for it does not run on one token: "
             f"{in_one_line(error)}"
         ) from error
     return len(output) - 1 if isinstance(output, tuple | list) else 0
+
+
+@contextmanager
+def _experts_take_shapes(module: nn.Module) -> Iterator[None]:
+    """While it lasts, a mixture's experts run in the one way of `transformers`' that needs shapes and no numbers."""
+    configs = [part.config for part in module.modules() if isinstance(getattr(part, "config", None), PreTrainedConfig)]
+    ways = [config._experts_implementation for config in configs]
+    try:
+        for config in configs:
+            config._experts_implementation = "batched_mm"
+        yield
+    finally:
+        for config, way in zip(configs, ways, strict=True):
+            config._experts_implementation = way
 
 
 class FirstOutput(nn.Module):
