@@ -16,6 +16,8 @@ from helpers.families import FAMILIES, reads, small
 from helpers.nearly import assert_same_outputs, assert_same_profile, assert_same_tree
 from howlinear.app import cli
 from howlinear.errors import InputError, SourceError
+from howlinear.ideas.compression.compress import compress
+from howlinear.ideas.compression.folder import save
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import losses
@@ -170,6 +172,23 @@ def test_a_spread_model_keeps_its_blocks_for_good(spread):
     parted.hf_device_map = {"": 0, "h.1": "disk"}
     with pytest.raises(InputError, match="lies on 2 devices: load it without device_map"):
         replace(parted, {0: torch.nn.Linear(16, 16)})
+
+
+@pytest.mark.parametrize("offload", [accelerate.cpu_offload, accelerate.disk_offload])
+def test_a_model_that_is_offloaded_as_a_whole_is_measured_and_neither_copied_nor_saved(offload, tmp_path):
+    whole, ids = small("llama"), reads("llama", n=40)["input_ids"]
+    found = measure(whole, ids)
+    place = (tmp_path / "weights",) if offload is accelerate.disk_offload else ()
+    parted = offload(small("llama"), *place, execution_device="cpu")
+    assert_same_profile(measure(parted, ids), found)
+    for call in (
+        lambda: replace(parted, {0: found[0].map}),
+        lambda: compress(parted, ids, 0.9),
+        lambda: save(parted, tmp_path / "saved"),
+    ):
+        with pytest.raises(InputError, match="offloaded: load it without device_map"):
+            call()
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_device_map_is_passed_on(tmp_path):

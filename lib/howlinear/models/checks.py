@@ -76,6 +76,19 @@ def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
         raise InputError(f"this {kind} is on the meta device and has no weights: load them, as hl.load_model does")
 
 
+def check_in_memory(model: PreTrainedModel, purpose: str) -> None:
+    """Refuse a model some of whose weights accelerate brings when they are called for, and takes away again.
+
+    Raises:
+        InputError: it lies on several devices, or partly on none.
+    """
+    devices = set(getattr(model, "hf_device_map", {}).values())
+    offloaded = not is_on_disk(model) and any(parameter.is_meta for parameter in model.parameters())
+    if len(devices) > 1 or offloaded:
+        lies = f"lies on {len(devices)} devices" if len(devices) > 1 else "has weights that are offloaded"
+        raise InputError(f"this model {lies}: load it without device_map {purpose}")
+
+
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """In evaluation mode while it lasts, so without dropout; every part is put back into the mode that it was in."""

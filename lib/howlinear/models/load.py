@@ -34,7 +34,7 @@ from transformers import (
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import check_count, check_weights, is_hooked, is_written_over, unwrapped
+from howlinear.models.checks import check_count, check_in_memory, check_weights, is_hooked, is_written_over, unwrapped
 from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
 from howlinear.models.drawn import Draws
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
@@ -431,6 +431,8 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
             or what neither weights nor config say: hooks, methods and activations of a person's own.
     """
     kind = type(model)
+    if not hasattr(model, "hf_device_map"):  # of which transformers brings the weights
+        check_in_memory(model, "to save it")
     weights = _apart(model, model.state_dict())
     plain = _plain(model)
     expected = plain.state_dict()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.checks import check_weights, is_written_over, unwrapped
+from howlinear.models.checks import check_in_memory, check_weights, is_written_over, unwrapped
 from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, values_beside, width_of
 from howlinear.models.swap import maps_and_site, swap
 from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
@@ -123,9 +123,7 @@ def copy_of(model: PreTrainedModel) -> PreTrainedModel:
                 f"{path or 'the model'} has a forward of its own, which a copy would share: give it to the module's "
                 "class, or take it away"
             )
-    devices = set(getattr(model, "hf_device_map", {}).values())
-    if len(devices) > 1:
-        raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to replace its blocks")
+    check_in_memory(model, "to replace its blocks")
     # What a forward pass left on a module, such as a pruned weight, has a graph and cannot be copied with it.
     left = [value for part in model.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     detached = {id(value): value.detach().clone() for value in left if value.grad_fn is not None}

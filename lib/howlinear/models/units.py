@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.gaussian import Hidden
 from howlinear.errors import InputError
-from howlinear.models.checks import is_written_over
+from howlinear.models.checks import check_in_memory, is_written_over
 from howlinear.models.ffn_sites import Site, activation_beside, sites
 from howlinear.models.shards import is_on_disk
 
@@ -87,9 +87,7 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
         InputError: weights that are pruned by a mask, parametrised, quantised or not in memory, a layer with hooks, or
             a family whose hidden units cannot be reached.
     """
-    devices = set(getattr(model, "hf_device_map", {}).values())
-    if len(devices) > 1:
-        raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to make it smaller")
+    check_in_memory(model, "to make it smaller")
     on_disk = is_on_disk(model)  # then its weights are as they were saved, each at a place of its own
     block_of: dict[int, int] = {}  # by the place of a weight in memory
     for site in chosen:
