@@ -3,8 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import howlinear as hl
+from conftest import VOCABULARY, WIDTH
 from howlinear.errors import InputError, SourceError
 from howlinear.models.forward import running
 
@@ -40,3 +42,23 @@ def test_a_model_that_fails_alone_was_not_loaded_as_it_should_be(gpt2, error):
     gpt2.name_or_path = "somewhere"
     with pytest.raises(SourceError, match="does not run"), running(gpt2):
         gpt2(torch.zeros(1, 1, dtype=torch.long))
+
+
+class Terse(LlamaForCausalLM):
+    """A model of somebody's own, whose forward takes token ids and nothing else."""
+
+    def forward(self, input_ids):
+        return super().forward(input_ids)
+
+    @property
+    def base_model(self):
+        return self
+
+
+def test_a_forward_that_knows_no_cache_is_called_without(ids):
+    sizes = {"intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    own = Terse(LlamaConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, **sizes)).eval()
+    usual = LlamaForCausalLM(own.config).eval()
+    usual.load_state_dict(own.state_dict())
+    assert hl.measure(own, ids).to_frame()["r2"].equals(hl.measure(usual, ids).to_frame()["r2"])
+    assert hl.perplexity(own, ids) == hl.perplexity(usual, ids)

@@ -40,7 +40,7 @@ def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> N
         # with its head where its base model, as DINOv3's encoder, reads something else
         reads = inspect.signature(model.base_model.forward).parameters
         body = model.base_model if model.main_input_name in reads else model
-        body(**_keywords(model, inputs))
+        body(**_keywords(model, body, inputs))
 
 
 _RUNS_ONCE: WeakSet[Module] = WeakSet()
@@ -127,13 +127,17 @@ def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len v
     """
     adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
     with one_pass(model):
-        return model(**_keywords(model, inputs), **({"output_router_logits": False} if adds_loss else {})).logits
+        return model(**_keywords(model, model, inputs), **({"output_router_logits": False} if adds_loss else {})).logits
 
 
-def _keywords(model: PreTrainedModel, inputs: Inputs) -> Mapping[str, Any]:
-    if not isinstance(inputs, Tensor):
+def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[str, Any]:
+    """What a model, or its body, is called with: to keep no cache, unless its forward, of somebody's own, has none."""
+    if isinstance(inputs, Tensor):
+        inputs = {"input_ids": inputs.to(device_of(model)), "use_cache": False}
+    reads = inspect.signature(body.forward).parameters
+    if "use_cache" in reads or any(each.kind is each.VAR_KEYWORD for each in reads.values()):
         return inputs
-    return {"input_ids": inputs.to(device_of(model)), "use_cache": False}
+    return {name: given for name, given in inputs.items() if name != "use_cache"}
 
 
 def uncompiled() -> AbstractContextManager:
