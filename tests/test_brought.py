@@ -4,6 +4,8 @@ A table: every function that runs a model × every kind of text, of token ids an
 """
 
 import io
+import os
+import sys
 from collections import deque
 from pathlib import Path
 
@@ -338,6 +340,16 @@ def test_texts_of_more_kinds_are_read_as_the_same(model, tmp_path, kind):
     expected = rows_of(lines(), model, 8192, LENGTH)
     assert rows_of(MORE_TEXTS[kind](tmp_path), model, 8192, LENGTH).sha256 == expected.sha256
     assert hl.load_corpus(MORE_TEXTS[kind](tmp_path), model).rows(8192, LENGTH).sha256 == expected.sha256
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 there")
+def test_a_file_whose_name_is_no_utf_8_is_measured_and_its_name_spelt(model, tmp_path):
+    path = written(tmp_path / os.fsdecode(b"caf\xe9.txt"))
+    profile = hl.measure(model, path, rows=8192, seq_len=LENGTH)
+    assert profile.rows.sha256 == rows_of(lines(), model, 8192, LENGTH).sha256
+    profile.save(tmp_path / "p.json")
+    for named in (profile, hl.load_profile(tmp_path / "p.json")):
+        assert set(named.to_frame()["corpus"]) == {f"{tmp_path}/caf\\xe9.txt"}
 
 
 def test_a_column_of_rows_may_be_named(model):

@@ -69,3 +69,8 @@ def inside(folder: Path, name: str) -> Path:
     if Path(os.path.normpath(folder)) not in path.parents or "\0" in name:
         raise InputError(f"{name!r} leads out of {folder}: give a name, not a path")
     return path
+
+
+def printable(name: str) -> str:
+    r"""The name of a file as tables and terminals take it: bytes of it that are no UTF-8 are spelt, as `\xe9`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

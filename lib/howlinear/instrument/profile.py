@@ -22,6 +22,7 @@ from howlinear.core.profile_statistics import FEW_ROWS_DECIDE as FEW_ROWS_DECIDE
 from howlinear.core.profile_statistics import few_rows_decide, rises_and_falls
 from howlinear.core.token_split import TokenSplit
 from howlinear.errors import ConstantError, InputError
+from howlinear.files.paths import printable
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
@@ -500,4 +501,4 @@ def _blocks(numbers: list[int]) -> str:
 
 def name_of(model: PreTrainedModel) -> str:
     """What a profile calls a model: where it came from, or its class if it was made in memory."""
-    return model.name_or_path or type(model).__name__
+    return printable(model.name_or_path) or type(model).__name__

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
+from howlinear.files.paths import printable
 from howlinear.models.checks import check_count
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.text import plain
@@ -163,6 +164,7 @@ def load_corpus(
     name = str(text)
     if isinstance(text, str | Path):
         check_known(name)
+        name = printable(name)
         if text_column is not None and name in (*OFFLINE, *PAPERS):
             raise InputError(f"{name} has no columns: leave text_column out")
         if name in OFFLINE:
@@ -172,7 +174,7 @@ def load_corpus(
             folder = None if folder is None else Path(folder)
             whole = partial(read_as_the_paper, name, folder)
             return Corpus(name, tokenizer, read_public(name, folder), whole=whole)
-        if not Path(name).exists():
+        if not Path(text).exists():
             text = open_hub(name)
     passed_over = ""
     if is_stream(text):
@@ -184,7 +186,7 @@ def load_corpus(
             return Corpus(name, tokenizer, read, note=f"read as far as needed, shuffled {AHEAD:,} rows ahead")
         texts = list(texts_of(text, text_column, name))
     elif isinstance(text, str | Path):
-        texts, passed_over = plain.read_path(Path(name), text_column)
+        texts, passed_over = plain.read_path(Path(text), text_column)
     else:
         name, texts = _strings(gathered(text, text_column), text_column)
     cut, how = _documents_of(texts, documents, name)
