@@ -155,8 +155,9 @@ from howlinear.instrument.resample import resampled
 captures = {name: run.capture(name) for name in run.models}
 language_models = {name: run.model(name) for name in run.models}
 blocks = {name: resampled(captures[name], language_models[name], sample_rows) for name in run.models}
-depth = len(blocks[first])
-sampled, width = blocks[first][0].rows().x.shape
+numbers = list(blocks[first])
+middle = numbers[len(numbers) // 2]
+sampled, width = blocks[first][middle].rows().x.shape
 if thorough is None:
     thorough = width <= 256
 print("width", width, "·", sampled, "rows per block")
@@ -175,8 +176,8 @@ closed = {}
 most = most_rows or 4 * run.rows
 for name, model in language_models.items():
     fresh = hl.untrained(model)
-    ffns[name] = [whole(model, site) for site in hl.sites(model)]
-    fresh_ffns = [whole(fresh, site) for site in hl.sites(fresh)]
+    ffns[name] = {site.block: whole(model, site) for site in hl.sites(model)}
+    fresh_ffns = {site.block: whole(fresh, site) for site in hl.sites(fresh)}
     measured.append(measure.controls(name, blocks[name], ffns[name], fresh_ffns))
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
     baselines[name] = [baseline(model, text, seed, first=min(run.rows, most)) for seed in range(seeds)]
@@ -219,7 +220,7 @@ print(f"{len(normal)} blocks; largest gap of fit and closed form: {gaps['closed'
 # in-sample $R^2$ misleads, most of all at large width.
 
 # %% tags=["nbval-check-output"]
-floors = run.record("floors", measure.floors(blocks[first][depth // 2].rows()))
+floors = run.record("floors", measure.floors(blocks[first][middle].rows()))
 print(floors.round(2).to_string(index=False))
 
 # %% [markdown]
@@ -261,7 +262,7 @@ nearness = run.record("nearness", measure.nearness(pairs, controls))
 if transplants.empty:
     shapes = {}
     for name, of_model in blocks.items():
-        shapes[name] = (len(of_model), of_model[0].rows().x.shape[1])
+        shapes[name] = (len(of_model), next(iter(of_model.values())).rows().x.shape[1])
     print("no transplants: no two models are alike in their number of blocks and their width:", shapes)
 
 # %% tags=["nbval-check-output"]
@@ -397,7 +398,7 @@ if enough is not None:
 # Step 1: `moments = sum(captures[first].blocks[0].train)` is a copy that you may change. Which of its attributes hold
 # the spread of the inputs, and in which power?
 #
-# Step 2: `predict_spectrum(take_apart(language_models[first], 0), moments, 1)[0]` is the closed form.
+# Step 2: `predict_spectrum(take_apart(language_models[first], numbers[0]), moments, 1)[0]` is the closed form.
 #
 # </details>
 
@@ -405,7 +406,7 @@ if enough is not None:
 quiet = None  # R² at a tenth of the spread
 
 if quiet is not None:
-    taken, moments = take_apart(language_models[first], 0), sum(captures[first].blocks[0].train)
+    taken, moments = take_apart(language_models[first], numbers[0]), sum(blocks[first][numbers[0]].train)
     loud = predict_spectrum(taken, moments, 1)[0]
     moments.sxx *= 0.1**2
     expected = predict_spectrum(taken, moments, 1)[0]
@@ -418,8 +419,8 @@ if quiet is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: with `captured = blocks[first][depth // 2]`, `recolour(captured.rows().x, colour, colour, turn=seed)` turns
-# its rows; `colour` is `Colour.of(sum(captured.train))`, and `ffns[first][depth // 2]` is the block itself.
+# Step 1: with `captured = blocks[first][middle]`, `recolour(captured.rows().x, colour, colour, turn=seed)` turns
+# its rows; `colour` is `Colour.of(sum(captured.train))`, and `ffns[first][middle]` is the block itself.
 #
 # Step 2: the block answers the turned rows anew, and R² is of these pairs. `respond` and `sample_ceiling` of
 # `howlinear.ideas.controls.weights` do both.
@@ -434,7 +435,7 @@ if turns is not None:
 
     from howlinear.ideas.controls.weights import respond, sample_ceiling
 
-    captured, ffn = blocks[first][depth // 2], ffns[first][depth // 2]
+    captured, ffn = blocks[first][middle], ffns[first][middle]
     sample, colour = captured.rows(), Colour.of(sum(captured.train))
     turned = [recolour(sample.x, colour, colour, turn=seed) for seed in range(5)]
     expected = [sample_ceiling(x, respond(ffn, x), sample, intervals=False).r2 for x in turned]

@@ -149,7 +149,8 @@ from howlinear.models.load import tokenizer_of
 found = {}
 for name, model in models.items():
     corpus = replace(text, tokenizer=tokenizer_of(model))
-    found[name] = measure.survey(model, corpus, factors, compared, seq_lens, named, run.seed, held)
+    chosen = run.capture(name).blocks
+    found[name] = measure.survey(model, corpus, factors, compared, seq_lens, named, run.seed, held, chosen)
 universes, curves, folds = (
     pd.concat({name: tables[kind] for name, tables in found.items()}, names=["model", "row"]).reset_index("model")
     for kind in ("universes", "curves", "folds")

@@ -128,20 +128,21 @@ from howlinear.models.load import is_causal, tokenizer_of
 predicting = (name for name in run.models if is_causal(run.model(name)))
 first = next(predicting, next(iter(run.models)))
 model = run.model(first)
-planted_block, *_ = choose_blocks(planted_in, [site.block for site in hl.sites(model)][1:])
+numbers = list(run.capture(first).blocks)
+planted_block, *_ = choose_blocks(planted_in, numbers[1:])
+marking = numbers[numbers.index(planted_block) - 1]
 planted_text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
-around = [planted_block - 1, planted_block]
-before = capture(model, planted_text, around, sample=run.sample, seed=run.seed)
+before = capture(model, planted_text, [marking, planted_block], sample=run.sample, seed=run.seed)
 clean = before[planted_block]
 first_of_clean = measure.first_rows(model, planted_text)
 mark = torch.zeros(clean.outputs.d_in)
 marked = torch.tensor([20, 70]) % len(mark)  # two features, of a narrow model too
-mark[marked] = planted_mark * before[planted_block - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
+mark[marked] = planted_mark * before[marking].heavy_rows().median * torch.tensor([0.8, 0.6])
 vector = torch.zeros(clean.outputs.d_in)
 written = torch.tensor([10, 60, 100]) % len(vector)
 vector[written] = planted_size * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
 
-with planted.sunk(model, planted_block, mark, vector):
+with planted.sunk(model, planted_block, mark, vector, marking):
     sunk = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
     first_of_sunk = measure.first_rows(model, planted_text)
     planted_looks = {
@@ -191,14 +192,14 @@ print(costs.worth_table(costs_of_sunk).round(2).to_string())
 # nothing.
 
 # %% tags=["nbval-check-output"]
-behind = [site.block for site in hl.sites(model) if site.block > planted_block]
+behind = [block for block in numbers if block > planted_block]
 planted_effects, planted_summary = interventions.tables([])
 if len(behind) < 2:
     print("a chain takes two blocks behind the sunk one, and this model has fewer")
 else:
     answering, aside = behind[:2]
     measured = {"writer": planted_block, "blocks": [answering, aside]}
-    with planted.sunk(model, planted_block, mark, vector):
+    with planted.sunk(model, planted_block, mark, vector, marking):
         read = capture(model, planted_text, [answering, aside], sample=run.sample, seed=run.seed)
         direction, threshold = planted.first_apart(read[answering].rows())
         answer, own = (-vector * read[block].heavy_rows().median / clean.heavy_rows().median for block in read)
@@ -377,11 +378,12 @@ writers = flow[flow["role"] == "writes most"].set_index("model")["block"].to_dic
 print(interventions.without(run.models, writers))
 tried = []
 for name, writer in writers.items():
-    text = run.capture(name).rows.thinned(intervened_rows)
+    stored = run.capture(name)
+    text, behind = stored.rows.thinned(intervened_rows), [block for block in stored.blocks if block > writer]
     print(f"{name}: {text.held_out.count:,} held-out tokens of {text.held_out.documents} documents")
     tried_model = run.model(name)
     more = {"lengths": lengths, "bos": interventions.bos_of(tried_model), "seed": run.seed}
-    tried.append(interventions.intervene(name, tried_model, text, writer, **more))
+    tried.append(interventions.intervene(name, tried_model, text, writer, behind, **more))
 effects, summary = interventions.tables(tried)
 run.record("effects", effects)
 run.record("interventions", summary)

@@ -135,7 +135,8 @@ from howlinear.instrument.selection import choose_blocks
 
 if planted_model or models:
     model = hl.load_model(planted_model) if planted_model else models[first]
-    planted_block, *_ = choose_blocks(planted_in, [site.block for site in hl.sites(model)])
+    candidates = [site.block for site in hl.sites(model)] if planted_model else run.capture(first).blocks
+    planted_block, *_ = choose_blocks(planted_in, candidates)
     corpus_planted = run.corpus(planted_text or run.corpora[0], model)
     text = corpus_planted.rows(min(planted_rows, run.rows), run.seq_len, run.seed)
     table = planted_table(model, planted_block, split_in_three(text, choose_rows), run.seed)
@@ -162,7 +163,7 @@ from howlinear.ideas.gate import measure
 surveys, parts = {}, {}
 for name, model in models.items():
     text = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
-    chosen = choose_blocks(blocks, [site.block for site in hl.sites(model)])
+    chosen = choose_blocks(blocks, run.capture(name).blocks)
     parts[name] = split_in_three(text, choose_rows, cost_rows)
     surveys[name] = measure.survey(model, parts[name], chosen, limit, curve_shares, run.seed)
 run.record_held_out({name: {run.corpora[0]: three.judging} for name, three in parts.items()})
@@ -292,7 +293,7 @@ if saving is not None:
 # %%
 first_model = run.model(first)
 text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
-asked = choose_blocks("depth 0.9", [site.block for site in hl.sites(first_model)])
+asked = choose_blocks("depth 0.9", run.capture(first).blocks)
 gates, judged = measure.fit_gates(first_model, split_in_three(text), asked, run.seed)
 (gate,) = gates.values()
 (rows,) = judged.values()

@@ -139,7 +139,7 @@ from howlinear.instrument.selection import choose_blocks
 surveys, vocabularies = [], []
 for name in run.models:
     trained_model = run.model(name)
-    chosen = choose_blocks(blocks, [site.block for site in hl.sites(trained_model)])
+    chosen = choose_blocks(blocks, run.capture(name).blocks)
     rows = {}
     for text in [main, *others]:
         rows[text] = run.corpus(text, trained_model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
@@ -340,7 +340,7 @@ from howlinear.core.ceilings import fit
 from howlinear.instrument.token_split import Grouping, token_sums
 
 first_model = run.model(first)
-last = hl.sites(first_model)[-1].block
+last = list(run.capture(first).blocks)[-1]
 text = run.corpus(main, first_model).rows(run.rows, run.seq_len, run.seed)
 sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]
 train, held_out = token_sums(first_model, text, sides, [last])[last]

@@ -31,9 +31,10 @@ first = next(iter(run.models))
 language_models = {first: run.model(first)}
 captures = {first: run.capture(first)}
 blocks = {first: captures[first].blocks}
-ffns = {first: [whole(language_models[first], site) for site in hl.sites(language_models[first])]}
-depth = len(blocks[first])
-captured, ffn = blocks[first][depth // 2], ffns[first][depth // 2]
+ffns = {first: {site.block: whole(language_models[first], site) for site in hl.sites(language_models[first])}}
+numbers = list(blocks[first])
+middle = numbers[len(numbers) // 2]
+captured, ffn = blocks[first][middle], ffns[first][middle]
 
 # %% [markdown]
 # **1.** On average shuffled pairs have an in-sample $R^2$ of $r / (n - 1)$, so $n = 100 r + 1$ rows do: a hundred for
@@ -52,8 +53,8 @@ print(enough, "rows; at", floors.rows[0], "chance explains", round(floors.shuffl
 # slope at the mean, and $R^2_{\mathrm{lin}} \to 1$.
 
 # %%
-moments = sum(blocks[first][0].train)
-taken = take_apart(language_models[first], 0)
+moments = sum(blocks[first][numbers[0]].train)
+taken = take_apart(language_models[first], numbers[0])
 found = [predict_spectrum(taken, moments, 1)[0]]
 for spread in (0.1, 0.01):
     quieter = moments.copy()

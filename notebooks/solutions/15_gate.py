@@ -29,7 +29,7 @@ run = start("15_gate", profile)
 first = next(iter(run.models))
 first_model = run.model(first)
 text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
-asked = choose_blocks("depth 0.9", [site.block for site in hl.sites(first_model)])
+asked = choose_blocks("depth 0.9", run.capture(first).blocks)
 (gate,), (rows,) = [each.values() for each in measure.fit_gates(first_model, split_in_three(text), asked, run.seed)]
 
 # %% [markdown]

@@ -392,7 +392,7 @@ def test_fresh_layers_that_cannot_be_called_one_by_one_are_refused(refused, text
 
 def test_a_bracket_that_does_not_close_is_shown_whole_and_named():
     profile = profile_of(3, r2=0.5)
-    fresh = Baseline(np.array([0.1, 0.6, 0.55]), np.array([0.4, 0.61, 0.56]), 4096)
+    fresh = Baseline(np.array([0.1, 0.6, 0.55]), np.array([0.4, 0.61, 0.56]), 4096, [0, 1, 2])
     measurement = Measurement("mini-gpt2", profile, untrained=fresh)
     console = Console(width=80, file=io.StringIO())
     console.print(profile_table(measurement, 80))

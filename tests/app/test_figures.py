@@ -11,6 +11,7 @@ from markupsafe import escape
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import howlinear as hl
+from helpers.unit_rows import hush
 from howlinear.app import figures
 from howlinear.app.figures import PARTS, not_run
 from howlinear.errors import InputError, SourceError
@@ -18,6 +19,14 @@ from howlinear.files import paths
 from howlinear.notebook import execute
 from howlinear.text.documents import offline_documents
 from howlinear.training.minis import new_model
+
+
+def make_something(profile):
+    """What is there once a run of the pipeline has made anything."""
+    (paths.scratch(profile.name) / "results").mkdir(parents=True, exist_ok=True)
+    captures = paths.build(profile.name) / "captures" / "model"
+    captures.mkdir(parents=True, exist_ok=True)
+    (captures / "text.safetensors").touch()
 
 
 def test_figures_of_another_model_are_replaced_if_that_is_asked_for(monkeypatch, tmp_path):
@@ -28,7 +37,7 @@ def test_figures_of_another_model_are_replaced_if_that_is_asked_for(monkeypatch,
     def run(profile, cores, progress):
         ran.append([*profile.models_by_name])
         assert not (paths.scratch(profile.name) / "results" / "02_ceilings" / "old.csv").exists()
-        (paths.scratch(profile.name) / "results").mkdir(parents=True)
+        make_something(profile)
 
     monkeypatch.setattr(figures, "_run_pipeline", run)
     monkeypatch.setattr(figures, "COPIED", ("results",))
@@ -56,7 +65,7 @@ def pipeline(monkeypatch, tmp_path):
 
     def run(profile, cores, progress):
         ran.append(profile)
-        (paths.scratch(profile.name) / "results").mkdir(parents=True, exist_ok=True)
+        make_something(profile)
 
     monkeypatch.setattr(figures, "_run_pipeline", run)
     monkeypatch.setattr(figures, "COPIED", ("results",))
@@ -142,6 +151,38 @@ def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
     blocks = hl.results(page.parent / "results", "02_ceilings")["blocks"]
     assert blocks["block"].tolist() == [0, 1, 2, 3]
     assert set(blocks["model"]) == {"four-blocks"}
+
+
+def hushed(folder, blocks):
+    """A LLaMA with fresh weights, of whose four blocks some write the same on every row."""
+    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
+    model = new_model("mini-llama", 3, blocks=4, width=64, vocabulary=len(tokenizer))
+    hush(*(model.model.layers[block].mlp for block in blocks))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.long
+def test_every_notebook_shows_the_other_blocks_where_some_write_the_same_on_every_row(text, tmp_path):
+    page = hl.figures(str(hushed(tmp_path / "hushed", [0, 2])), str(text), tmp_path / "mine", short=True)
+    assert not_run(page) == []
+    results = page.parent / "results"
+    for stem in ("02_ceilings", "04_rank", "10_degrees", "15_gate", "16_tokens"):
+        assert set(hl.results(results, stem)["blocks"]["block"]) == {1, 3}
+    assert set(hl.results(results, "08_controls")["controls"]["block"]) == {1, 3}
+    assert set(hl.results(results, "11_protocol")["curves"]["block"]) == {1, 3}
+    left_out = {stem.name: hl.results(results, stem.name).settings.get("constant") for stem in results.iterdir()}
+    for stem, constant in left_out.items():
+        reads_no_capture = stem in ("13_claims", "14_compress")
+        assert constant == (None if reads_no_capture else {"hushed": {"my-notes": [0, 2]}})
+
+
+@pytest.mark.long
+def test_a_model_whose_every_block_writes_the_same_is_refused(text, tmp_path):
+    with pytest.raises(SourceError, match="hushed"):
+        hl.figures(str(hushed(tmp_path / "hushed", range(4))), str(text), tmp_path / "mine", short=True)
+    assert not (tmp_path / "mine" / figures.PAGE).exists()
 
 
 @pytest.fixture

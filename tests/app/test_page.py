@@ -157,7 +157,7 @@ def test_the_page_says_what_to_think_of_it_and_nothing_twice():
 
 
 def test_before_training_stands_beside_each_block_and_in_the_figure():
-    fresh = Baseline(np.array([0.951, 0.1]), np.array([0.953, 0.4]), 4_096)
+    fresh = Baseline(np.array([0.951, 0.1]), np.array([0.953, 0.4]), 4_096, [0, 1])
     page = render(Measurement("m", made_up([0.9, 0.5]), untrained=fresh))
     heading, *blocks = Reader(page).rows
     place = heading.index("before training")

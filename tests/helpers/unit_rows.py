@@ -32,12 +32,12 @@ def seen(model, ids, blocks=None):
     return kept
 
 
-def hush(*modules):
-    """Have sub-layers write nothing: the weights of the last layer of each go."""
+def hush(*modules, bias=0.0):
+    """Have sub-layers write nothing, or one number: the weights of the last layer of each go, its bias is that."""
     for module in modules:
         last = [part for part in module.modules() if hasattr(part, "weight")][-1]
         for parameter in last.parameters():
-            parameter.data.zero_()
+            parameter.data.fill_(bias if parameter.ndim == 1 else 0.0)
 
 
 def weighted_rows(calibration, block):

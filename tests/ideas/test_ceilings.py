@@ -52,8 +52,8 @@ def test_errors_are_rounded_to_powers_of_ten_between_two_bounds():
 
 
 FRESH = {
-    "llama": Baseline(np.array([-0.2, 0.1, 0.2]), np.array([0.5, 0.4, 0.3]), 20_000),
-    "gpt2": Baseline(np.array([0.7, 0.8, 0.9]), np.array([0.71, 0.81, 0.91]), 80_000),
+    "llama": Baseline(np.array([-0.2, 0.1, 0.2]), np.array([0.5, 0.4, 0.3]), 20_000, [0, 1, 2]),
+    "gpt2": Baseline(np.array([0.7, 0.8, 0.9]), np.array([0.71, 0.81, 0.91]), 80_000, [0, 1, 2]),
 }
 
 
@@ -88,6 +88,12 @@ def test_the_table_of_blocks_is_the_profiles_one_below_the_other(blocks, profile
     assert blocks["dppl"].tolist()[BLOCKS:] == [3.0, 2.0, 1.0]
     assert blocks["dppl_low"].tolist()[BLOCKS:] == [1.0] * BLOCKS
     assert blocks["dppl"][:BLOCKS].isna().all()  # it has no loss
+
+
+def test_a_block_that_was_not_measured_has_no_row_and_the_others_keep_their_untrained_numbers(captures, rows):
+    some = {1: captures["gpt2"][1]}
+    own = measure_blocks({"gpt2": profile_of(some, "gpt2", rows, None)}, {"gpt2": some}, FRESH, {})
+    assert own[["block", "r2_untrained", "r2_untrained_in_sample"]].to_numpy().tolist() == [[1, 0.8, 0.81]]
 
 
 def test_models_stand_side_by_side_in_the_tables_order(blocks):

@@ -401,6 +401,8 @@ def test_all_blocks_are_measured_as_the_functions_measure_them(gpt2, rows, ids):
     assert table["sublayer_cosine"].tolist() == stream(gpt2, ids[:9]).ffn.tolist()
     assert table["cca_bound"].to_dict() == cca_bounds(gpt2, ids[:9])
     assert table["replace_one"].to_dict() == replace_one(gpt2, maps, ids[:4])
+    some = measure(gpt2, {block: maps[block] for block in (2, 1)}, prices, ids[:9], ids[:4])
+    pd.testing.assert_frame_equal(some, table.loc[[2, 1]])
     # no norm reads what the FFN adds to: the stream's signals are left out, the others stand
     gpt2.transformer.h[1].register_forward_hook(lambda layer, args, output: 2 * output)
     table = measure(gpt2, maps, price(gpt2, maps, ids[:4]), ids[:4], ids[:4])

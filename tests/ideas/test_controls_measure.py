@@ -24,7 +24,7 @@ from tests.ideas.test_controls import sample_of
 
 
 def ffns_of(model):
-    return [site.output for site in sites(model)]
+    return {site.block: site.output for site in sites(model)}
 
 
 def test_every_control_has_a_row_and_says_what_it_changed(gpt2, rows):
@@ -76,7 +76,7 @@ def test_a_closed_form_is_priced_by_rank_and_rows():
 
 def random_model(*held_out, apart=0.05, rows=4_096):
     held_out = np.array(held_out)
-    return Baseline(held_out, held_out + apart, rows)
+    return Baseline(held_out, held_out + apart, rows, list(range(len(held_out))))
 
 
 def test_random_profiles_keep_model_seed_and_block():
@@ -158,11 +158,14 @@ def test_transplants_are_of_the_shape_colour_and_weights_that_they_name(captures
     assert size == pytest.approx(float(np.sqrt(np.square(spread).mean())))
 
 
-def test_only_models_of_one_width_and_depth_are_alike(captures):
+def test_only_models_of_one_width_and_of_the_same_blocks_are_alike(captures):
     blocks, ffns = captures
     assert measure.alike(blocks) == ["one", "other"]
     shorter = {0: blocks["other"][0], 1: blocks["other"][1]}
     assert measure.alike({"one": blocks["one"], "other": shorter}) == []
+    behind = {block: blocks["other"][block] for block in (1, 2)}  # the first of three is left out
+    assert measure.alike({"one": shorter, "other": behind}) == []
+    assert measure.alike({"one": behind, "other": behind}) == ["one", "other"]
     narrow = {block: replace(kept, train=[Moments(5, 5)]) for block, kept in blocks["other"].items()}
     assert measure.alike({"one": blocks["one"], "other": narrow}) == []
     assert measure.alike({"one": blocks["one"], "narrow": narrow, "other": blocks["other"]}) == ["one", "other"]

@@ -225,6 +225,7 @@ def test_blocks_take_turns_when_memory_is_short(ids):
     for block, groups in at_once.items():
         assert groups.keys() == in_turn[block].keys()
         assert all(torch.equal(moments.sxx, in_turn[block][group].sxx) for group, moments in groups.items())
+    assert list(dict(grouping.stream_groups(model, laid, blocks=[0, 2]))) == [0, 2]
 
 
 def test_a_fold_without_rows_is_refused():
@@ -326,6 +327,8 @@ def test_a_survey_holds_every_protocol_the_curves_and_those_with_names(corpus):
     for name, protocol in named.items():
         recorded = one_away(universes, protocol).sort_values("block").r2
         assert profiles.r2[name].tolist() == pytest.approx(recorded.tolist(), abs=1e-12)
+    some = measure.survey(model, corpus, [16], [16], [16], named, blocks=[1])
+    assert all(set(table["block"]) == {1} for table in some.values())
     last = curves[(curves.split == "documents") & (curves.factor == 32)]
     assert last.r2.tolist() == pytest.approx(profiles.r2["ours"].tolist())
 

@@ -22,7 +22,7 @@ def many(ids):
 
 
 def test_a_bracket_by_hand():
-    found = Baseline(np.array([-0.2, 0.3]), np.array([0.6, 0.32]), 1_000)
+    found = Baseline(np.array([-0.2, 0.3]), np.array([0.6, 0.32]), 1_000, [0, 1])
     assert found.apart == pytest.approx(0.8)
     np.testing.assert_allclose(found.middle, [0.2, 0.31])
 
@@ -30,6 +30,7 @@ def test_a_bracket_by_hand():
 def test_both_ends_are_those_of_a_plain_fit_on_all_rows(gpt2, many):
     found = baseline(gpt2, many, seed=1, apart=0.0)
     assert found.rows == many.count
+    assert found.blocks == list(range(BLOCKS))
     for block, kept in capture(untrained(gpt2, 1), many).items():
         affine, _ = fit(sum(kept.train))
         assert found.held_out[block] == pytest.approx(r2(affine, sum(kept.test)), abs=1e-6)

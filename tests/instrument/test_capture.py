@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import BLOCKS, WIDTH, logits, tiny
+from helpers.unit_rows import hush
 from howlinear.core import ceilings, moments
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -336,6 +338,23 @@ def test_a_planted_linear_block_has_a_ceiling_of_one(gpt2, rows):
 
 
 # --- devices
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.7])
+def test_a_block_without_an_output_matrix_does_not_vary(model, rows, bias):
+    """Whatever vector it writes; and it is such blocks that have no R²_lin."""
+    hush(sites(model)[1].ffn, bias=bias)
+    captured = capture(model, rows)
+    assert [block.varies for block in captured.values()] == [True, False, True]
+    assert [block for block, ceiling in measure(model, rows).items() if np.isnan(ceiling.r2)] == [1]
+
+
+def test_a_block_varies_if_it_does_on_both_sides(gpt2, rows):
+    (captured,) = capture(gpt2, rows, 0).values()
+    silent = [Moments(WIDTH, WIDTH).update(torch.randn(9, WIDTH), torch.ones(9, WIDTH))]
+    assert captured.varies
+    assert not replace(captured, test=silent).varies
+    assert not replace(captured, train=silent).varies
 
 
 def test_a_model_on_mps_is_refused(gpt2, rows, monkeypatch):

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from conftest import BLOCKS, WIDTH
 from helpers.reference import least_squares
+from helpers.unit_rows import hush
 from howlinear.instrument.paper_protocol import COLUMNS, paper_activations, paper_blocks, paper_moments
 from howlinear.models.ffn_sites import sites
 from howlinear.text.paper_rows import PaperRows
@@ -91,6 +92,13 @@ def test_some_blocks_are_those_that_the_model_has(gpt2, laid_out):
     none = paper_blocks(gpt2, laid_out, blocks=[10])
     assert none.empty
     assert list(none.columns) == ["block", *COLUMNS]
+
+
+def test_a_block_that_writes_the_same_on_every_row_has_none_of_it(model, laid_out, ids):
+    hush(sites(model)[1].ffn)
+    measured = paper_blocks(model, laid_out, ids[:7])
+    assert measured["block"].tolist() == [0, 2]
+    assert measured[["r2_scalar", "dppl"]].notna().all(axis=None)
 
 
 def test_perplexities_are_of_the_scored_windows_by_the_models_own_loss(gpt2, laid_out, ids):

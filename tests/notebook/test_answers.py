@@ -1,5 +1,7 @@
 """A template of prose: its parts, its filters, and what it says where results lack something."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -39,6 +41,18 @@ def test_a_template_says_what_the_tables_hold(results):
     ]
     assert found.replies == ["some", "Two."]
     assert found.questions == [("Why?", "Because of b.")]
+
+
+def test_blocks_that_are_left_out_are_named_behind_the_answer(results):
+    whole = prose.describe(results)
+    constant = {"x": {"docs": [2, 13]}, "y": {"docs": [4], "code": [5]}}
+    settings = results.run["settings"] | {"constant": constant}
+    found = prose.describe(Results(results.stem, results.tables, {"settings": settings}))
+    assert found.answer[: len(whole.answer)] == whole.answer
+    named = [{part for part in re.findall(r"\w+", sentence)} for sentence in found.answer[len(whole.answer) :]]
+    for words, expected in zip(named, ({"2", "13", "x", "docs"}, {"4", "y", "docs"}, {"5", "y", "code"}), strict=True):
+        assert expected <= words
+    assert (found.replies, found.questions) == (whole.replies, whole.questions)
 
 
 def test_results_that_lack_what_is_said_are_an_error_that_says_what_to_do(results):

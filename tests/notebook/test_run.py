@@ -3,21 +3,25 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jupytext
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoTokenizer
 
-from howlinear.errors import InputError, SourceError
-from howlinear.files import paths
+from helpers.unit_rows import hush
+from howlinear.errors import ConstantError, InputError, SourceError
+from howlinear.files import paths, tables
 from howlinear.ideas.bilinear.recipe import ROWS_PER_INPUT
 from howlinear.models.load import load_model
 from howlinear.notebook import execute, prose, settings
 from howlinear.notebook import run as notebooks
 from howlinear.text.paper_rows import HELD_OUT, SURVEY
 from howlinear.text.rows import TRAIN_SHARE, TokenRows
+from howlinear.training.minis import new_model
 
 ONE = pd.DataFrame({"model": ["m"], "block": [0], "r2": [1.0]})
 FILES = ("blocks.csv", "run.json")
@@ -224,11 +228,11 @@ def captures(tmp_path, monkeypatch, unchecked):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(about))
 
-    monkeypatch.setattr(notebooks, "capture", lambda *_, **__: {})
+    monkeypatch.setattr(notebooks, "capture", lambda *_, **__: {0: SimpleNamespace(varies=True)})
     monkeypatch.setattr(notebooks.HeldOutLosses, "perplexity", lambda _: 2.0)
     monkeypatch.setattr(notebooks, "save_capture", write)
     monkeypatch.setattr(notebooks, "about_capture", lambda path: json.loads(path.read_text()))
-    monkeypatch.setattr(notebooks, "load_capture", lambda path: json.loads(path.read_text()))
+    monkeypatch.setattr(notebooks, "load_capture", lambda path: SimpleNamespace(about=json.loads(path.read_text())))
     return made
 
 
@@ -239,7 +243,7 @@ def test_another_size_makes_a_capture_anew(captures, changed):
     assert run.capture("mini-gpt2") == run.capture("mini-gpt2")
     assert len(captures) == 1
     other = replace(run, **changed)
-    assert other.capture("mini-gpt2")["sizes"] == other.sizes
+    assert other.capture("mini-gpt2").about["sizes"] == other.sizes
     assert len(captures) == 2
 
 
@@ -259,6 +263,49 @@ def test_what_the_pipeline_asks_for_is_made_whatever_is_there(captures):
     path = run.make_capture("mini-gpt2", "docs")
     assert run.make_capture("mini-gpt2", "docs") == path == run.capture_path("mini-gpt2", "docs")
     assert captures == ["mini-gpt2", "mini-gpt2"]
+
+
+def test_captures_that_an_earlier_version_made_are_made_anew(captures):
+    run = notebooks.start("02_ceilings", "smoke")
+    path = run.make_capture("mini-gpt2", "docs")
+    about = json.loads(path.read_text())
+    del about["constant"]
+    path.write_text(json.dumps(about))
+    run.capture("mini-gpt2")
+    assert captures == ["mini-gpt2", "mini-gpt2"]
+
+
+@pytest.fixture
+def hushed(tmp_path, monkeypatch):
+    """A run of three models, of which some blocks, all or none write the same on every row; no capture is made yet."""
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-gpt2")
+    models = {}
+    for name, blocks in (("some", [0, 2]), ("all", [0, 1, 2]), ("none", [])):
+        model = new_model("mini-gpt2", 0, blocks=3, width=32, vocabulary=len(tokenizer))
+        hush(*(model.transformer.h[block].mlp for block in blocks), bias=0.5)
+        models[name] = str(tmp_path / name)
+        model.save_pretrained(models[name])
+        tokenizer.save_pretrained(models[name])
+    return replace(notebooks.start("02_ceilings", "smoke"), models=models)
+
+
+@pytest.mark.long
+def test_blocks_that_write_the_same_on_every_row_are_left_out_and_kept_in_mind(hushed):
+    assert list(hushed.capture("none").blocks) == [0, 1, 2]
+    hushed.save()
+    assert "constant" not in tables.read(hushed.results_path).settings
+    for _ in ("made", "read"):
+        assert list(hushed.capture("some").blocks) == [1]
+    hushed.save()
+    assert tables.read(hushed.results_path).settings["constant"] == {"some": {"docs": [0, 2]}}
+
+
+@pytest.mark.long
+def test_a_model_whose_every_block_writes_the_same_is_refused(hushed):
+    for _ in range(2):  # nor does the second call find anything
+        with pytest.raises(ConstantError, match="all"):
+            hushed.capture("all")
 
 
 def test_a_model_outside_the_profile_is_refused():

@@ -179,7 +179,8 @@ def figures(
     profile = settings.read(written)  # which finds the texts that it names
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
     made = paths.scratch(profile.name)
-    if not (made / "results").is_dir():
+    captured = any((paths.build(profile.name) / "captures").glob("*/*.safetensors"))
+    if not captured or not (made / "results").is_dir():
         raise SourceError(f"no notebook could be run on {model}: {_reason(profile, '02_ceilings')}")
     for name in COPIED:
         if (out / name).is_dir():  # of an earlier call: what failed since is not to be shown

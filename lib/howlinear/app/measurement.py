@@ -144,5 +144,5 @@ def measure_untrained(
             f"--fresh does not apply: {type(model).__name__} cannot be had with fresh weights ({in_one_line(error)}); "
             "leave it out"
         ) from error
-    places = [place for place, each in enumerate(sites(model, site=site)) if each.block in chosen]
-    return Baseline(measured.held_out[places], measured.in_sample[places], measured.rows)
+    places = [place for place, block in enumerate(measured.blocks) if block in chosen]
+    return Baseline(measured.held_out[places], measured.in_sample[places], measured.rows, sorted(chosen))

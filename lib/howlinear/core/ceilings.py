@@ -474,10 +474,18 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
         ConstantError: the outputs are constant.
         InputError: a row was not finite.
     """
-    varying = varies(moments.checked().syy, moments.mean_y, moments.n, eps=moments.eps_y)
-    if not varying.any():
+    if not outputs_vary(moments.checked()):
         raise ConstantError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
     return moments.syy.sum()
+
+
+def outputs_vary(moments: Moments) -> bool:
+    """Whether any output feature varies (`varies`); where none does, as where a bias alone is written, R² is undefined.
+
+    Args:
+        moments: of the rows.
+    """
+    return bool(varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps_y).any())
 
 
 def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:

@@ -60,8 +60,8 @@ def measure_blocks(
     for model, profile in profiles.items():
         table = replace(profile, costs=costs.get(model, {})).to_frame().drop(columns=["corpus", "site", "inputs"])
         table["model"] = model
-        table["r2_untrained"] = untrained[model].held_out
-        table["r2_untrained_in_sample"] = untrained[model].in_sample
+        fresh = {"r2_untrained": untrained[model].held_out, "r2_untrained_in_sample": untrained[model].in_sample}
+        table = table.join(pd.DataFrame(fresh, untrained[model].blocks), on="block")
         held_out = {block: sum(captures[model][block].test) for block in profile}
         table["r2_scalar"] = [r2_about_scalar(profile[block].map, rows) for block, rows in held_out.items()]
         table["r2_sd"] = [fold_spread(captures[model][block].train) for block in profile]

@@ -41,11 +41,13 @@ class Baseline:
         held_out: R²_lin of each block, on average too low, shape (b,).
         in_sample: R² on the rows of the fit, on average too high, shape (b,).
         rows: rows of each block, both sides.
+        blocks: their numbers.
     """
 
     held_out: Float[np.ndarray, " b"]
     in_sample: Float[np.ndarray, " b"]
     rows: int
+    blocks: list[int]
 
     @property
     def apart(self) -> float:
@@ -98,6 +100,7 @@ def brackets(
     # no interval is asked for, so a side is one fold: moments of every fold would take gigabytes of a deep model
     one_fold = replace(rows, fold=torch.zeros_like(rows.fold))
     looks = schedule(rows, first=first)
+    blocks = [each.block for each in sites(fresh, site=site)]
     captured: dict[int, BlockCapture] = {}
     for look, added_sequences in enumerate(looks, 1):
         if by_layer:
@@ -111,6 +114,7 @@ def brackets(
             held_out=np.array([block.r2 for block in ceilings]),
             in_sample=np.array([block.r2_train for block in ceilings]),
             rows=ceilings[0].rows_train + ceilings[0].rows_test,
+            blocks=blocks,
         )
 
 

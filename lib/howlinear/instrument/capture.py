@@ -17,7 +17,7 @@ from torch.nn import Module
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import decompose
+from howlinear.core.ceilings import decompose, outputs_vary
 from howlinear.core.moments import Folds, Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.brought import rows_of
@@ -75,6 +75,11 @@ class BlockCapture:
     outputs: Moments
     sample: Sample | None
     heavy: HeavyRows | None = None
+
+    @property
+    def varies(self) -> bool:
+        """Whether the outputs vary on both sides: a block that writes the same on every row has no R²_lin."""
+        return all(outputs_vary(Moments.total(side)) for side in (self.train, self.test))
 
     def rows(self) -> Sample:
         """The sampled rows, for what needs single rows.

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import lower_median, r2, r2_about_scalar, r2_per_feature
+from howlinear.core.ceilings import lower_median, outputs_vary, r2, r2_about_scalar, r2_per_feature
 from howlinear.core.moments import Moments
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.instrument.capture import hooked
@@ -47,7 +47,7 @@ def paper_blocks(
     scored: Int64[Tensor, "windows seq_len"] | None = None,
     blocks: Collection[int] | None = None,
 ) -> pd.DataFrame:
-    """Every block by the paper's protocol.
+    """Every block by the paper's protocol, but for those that write the same output on every row.
 
     Args:
         model: the model.
@@ -62,6 +62,8 @@ def paper_blocks(
     """
     maps, table = {}, []
     for block, (train, test) in paper_moments(model, rows, blocks).items():
+        if not (outputs_vary(train) and outputs_vary(test)):
+            continue
         curve = reduced_rank(train, test)
         maps[block] = curve.map
         table.append(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ def describe(found: Results) -> Prose:
     Raises:
         SourceError: there is no template, or the results lack what it says.
     """
-    return _parse(render(TEMPLATES / f"{found.stem}.md", found), found.stem)
+    said = _parse(render(TEMPLATES / f"{found.stem}.md", found), found.stem)
+    return replace(said, answer=[*said.answer, *_constant(found.settings.get("constant", {}))])
 
 
 def render(template: Path, found: Results, **more: Any) -> str:
@@ -91,6 +92,17 @@ def _context(found: Results) -> dict[str, Any]:
     settings = found.settings
     names = {"models": list(settings.get("models", ())), "corpora": list(settings.get("corpora", ()))}
     return {**GLOBALS, **found, **names, "settings": settings, "results": found}
+
+
+def _constant(left_out: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[str]:
+    """Which blocks are left out, of model → corpus → blocks, and why: a sentence for each text."""
+    for model, by_corpus in left_out.items():
+        for corpus, numbers in by_corpus.items():
+            named, same = f"{opened(blocks(numbers))} of {model}", f"the same output on every row of {corpus}"
+            if len(numbers) == 1:
+                yield f"{named} writes {same}: it has no R²_lin and is left out."
+            else:
+                yield f"{named} write {same}: they have no R²_lin and are left out."
 
 
 def _parse(text: str, stem: str) -> Prose:

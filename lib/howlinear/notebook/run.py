@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from howlinear.errors import InputError
+from howlinear.errors import ConstantError, InputError
 from howlinear.files import figures, paths, tables
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import HeldOutLosses
@@ -53,6 +53,7 @@ class Run:
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
         tables: what this run has found so far: name → table, as it will be on disk.
+        constant: model → corpus → the blocks that are left out of it, since they write the same output on every row.
     """
 
     stem: str
@@ -68,6 +69,7 @@ class Run:
     texts: Path | None = None
     recorded: bool = False
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    constant: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
     def model(self, name: str) -> PreTrainedModel:
         """Load one of the profile's models by its short name.
@@ -91,6 +93,8 @@ class Run:
     def capture(self, name: str, corpus: str | None = None) -> Stored:
         """The capture of a model on a corpus, the main one by default; made now if it is not there or out of date.
 
+        Its blocks are those whose outputs vary; `save` keeps which others there are, and the answer says so.
+
         In the pipeline it is always there: the Snakefile has `make_capture` called first whenever weights, sizes or
         code changed. The check here is for whoever runs a notebook by hand.
         """
@@ -98,13 +102,16 @@ class Run:
         path = self.capture_path(name, corpus)
         if not self._is_fresh(path, name, corpus):
             self.make_capture(name, corpus)
-        return load_capture(path)
+        stored = load_capture(path)
+        if stored.about["constant"]:
+            self.constant.setdefault(name, {})[corpus] = stored.about["constant"]
+        return stored
 
     def make_capture(self, name: str, corpus: str) -> Path:
         """Capture a model on a corpus of the run profile, whatever is there already; the file's path.
 
         Raises:
-            InputError: the run profile has no such corpus.
+            InputError: the run profile has no such corpus, or no block's outputs vary on it.
         """
         if corpus not in self.corpora:
             raise InputError(f"profile {self.profile} has no text {corpus!r}: {', '.join(self.corpora)}")
@@ -112,10 +119,14 @@ class Run:
         rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
         losses = HeldOutLosses(model, rows)
         blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True, losses=losses)
+        varying = {number: block for number, block in blocks.items() if block.varies}
+        if not varying:
+            raise ConstantError(f"each block of {name} writes one output on all rows of {corpus}: none has an R²_lin")
         about = {"model": name, "perplexity": losses.perplexity(), "sizes": self.sizes}
         about["sources"] = self._sources(name, corpus)
+        about["constant"] = [number for number in blocks if number not in varying]
         path = self.capture_path(name, corpus)
-        save_capture(path, blocks, rows, about)
+        save_capture(path, varying, rows, about)
         return path
 
     @property
@@ -133,6 +144,8 @@ class Run:
             return False
         about = about_capture(path)
         if (about.get("sizes"), about.get("sources")) != (self.sizes, self._sources(name, corpus)):
+            return False
+        if "constant" not in about:  # an earlier version made it
             return False
         made_at = path.stat().st_mtime
         files = list(Path(self.models[name]).glob("*.safetensors"))
@@ -178,6 +191,7 @@ class Run:
         """Write the recorded tables, and the settings: models, texts, sizes and the notebook's own."""
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
         about |= {"models": list(self.models), "beside": self.beside, "corpora": self.corpora}
+        about |= {"constant": self.constant} if self.constant else {}
         tables.write(self.results_path, self.tables, about | dict(settings or {}))
         if not self.recorded:
             scratch = os.path.relpath(paths.scratch(self.profile), paths.ROOT)

@@ -449,8 +449,9 @@ def measure(
     table = pd.DataFrame.from_dict(of_block, orient="index").rename_axis("block")
     try:
         turned = stream(model, ids)
-        table["block_influence"] = turned.influence.tolist()
-        table["sublayer_cosine"] = turned.ffn.tolist()
+        blocks = [site.block for site in sites(model)]
+        table["block_influence"] = pd.Series(turned.influence.tolist(), blocks)
+        table["sublayer_cosine"] = pd.Series(turned.ffn.tolist(), blocks)
         table["cca_bound"] = pd.Series(cca_bounds(model, ids))
     except NoPreNormError:
         table[["block_influence", "sublayer_cosine", "cca_bound"]] = float("nan")

@@ -31,9 +31,10 @@ MOVED_BY = {"family": ["family"], "text": ["text", "family × text"]}
 """What is asked of the twins → the effects that answer: the architecture; and the training text within a family."""
 
 Blocks = Mapping[int, BlockCapture]
+Ffns = Mapping[int, nn.Module]
 
 
-def controls(model: str, blocks: Blocks, ffns: Sequence[nn.Module], fresh: Sequence[nn.Module]) -> pd.DataFrame:
+def controls(model: str, blocks: Blocks, ffns: Ffns, fresh: Ffns) -> pd.DataFrame:
     """R²_lin of every block of a model on its own rows and weights, and under six controls; table `controls`.
 
     Only `own` has an interval. Beside it, rank and rows_train of each fit.
@@ -108,7 +109,7 @@ def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
             columns = {
                 "model": model,
                 "seed": seed,
-                "block": range(len(found.held_out)),
+                "block": found.blocks,
                 "r2": found.held_out,
                 "r2_in_sample": found.in_sample,
             }
@@ -160,19 +161,17 @@ def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
 
 
 def alike(captures: Mapping[str, Blocks]) -> list[str]:
-    """The models of the first one's width and depth, if there are two: rows can be transplanted between these."""
+    """The models of the first one's width and blocks, if there are two: rows can be transplanted between these."""
     shapes = {}
     for name, blocks in captures.items():
-        width = blocks[0].train[0].d_in
-        shapes[name] = (len(blocks), width)
+        width = next(iter(blocks.values())).train[0].d_in
+        shapes[name] = (list(blocks), width)
     first = next(iter(shapes.values()))
     names = [name for name, shape in shapes.items() if shape == first]
     return names if len(names) > 1 else []
 
 
-def transplants(
-    captures: Mapping[str, Blocks], ffns: Mapping[str, Sequence[nn.Module]], three_way_every: int = 1
-) -> pd.DataFrame:
+def transplants(captures: Mapping[str, Blocks], ffns: Mapping[str, Ffns], three_way_every: int = 1) -> pd.DataFrame:
     """Rows of one model, in the mean and covariance of another, through the weights of a third, block by block.
 
     Returns:

@@ -6,7 +6,7 @@ any selection are a sum over groups, and no activation is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -49,13 +49,15 @@ class Group(NamedTuple):
 Groups = Mapping[Group, Moments]
 
 
-def stream_groups(model: PreTrainedModel, layout: Layout, memory: int = MEMORY) -> Iterator[tuple[int, Groups]]:
-    """The moments of every block, group by group, with so many bytes held at a time: above, blocks take turns.
+def stream_groups(
+    model: PreTrainedModel, layout: Layout, memory: int = MEMORY, blocks: Iterable[int] | None = None
+) -> Iterator[tuple[int, Groups]]:
+    """The moments of blocks, all by default, group by group, with so many bytes held at a time: above, they take turns.
 
     Yields:
         A block's number, and its moments.
     """
-    every_site = sites(model)
+    every_site = sites(model, blocks)
     thresholds = measure_loudness(model, layout, every_site)
     most_groups = FOLDS * (len(layout.factors) + 1) * 4
     bytes_per_block = most_groups * 2 * width_of(model) ** 2 * 8

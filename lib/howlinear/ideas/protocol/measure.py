@@ -48,8 +48,9 @@ def survey(
     named: Mapping[str, Protocol],
     seed: int = 0,
     memory: int = MEMORY,
+    blocks: Iterable[int] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Measure a model under every combination of choices.
+    """Measure some blocks of a model, all by default, under every combination of choices.
 
     Returns:
         `universes`, a row a `block` and combination of `CHOICES`, with `r2`, where only some numbers of rows, those
@@ -59,7 +60,7 @@ def survey(
     universes, curves, folds = [], [], []
     for split, seq_len in product(SPLITS, seq_lens):
         layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)
-        for block, groups in stream_groups(model, layout, memory):
+        for block, groups in stream_groups(model, layout, memory, blocks):
             for row in universe_rows(groups, factors, compared):
                 universes.append({"block": block, "split": split, "seq_len": seq_len} | row)
             if seq_len == seq_lens[-1]:

@@ -42,16 +42,23 @@ def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreT
 
 @contextmanager
 def sunk(
-    model: PreTrainedModel, block: int, mark: Float[Tensor, " d"], vector: Float[Tensor, " d"]
+    model: PreTrainedModel,
+    block: int,
+    mark: Float[Tensor, " d"],
+    vector: Float[Tensor, " d"],
+    marking: int | None = None,
 ) -> Iterator[PreTrainedModel]:
-    """Plant a sink in two steps, as trained models have them: the block before marks the token, this one writes.
+    """Plant a sink in two steps, as trained models have them: an earlier block marks the token, this one writes.
+
+    The one that marks, `marking`, is by default the block before.
 
     Without the mark no line could tell the token from others, and the block would be bent rather than straight.
 
     Yields:
         The model.
     """
-    with planted(model, block - 1, sink(mark)), planted(model, block, sink(vector)):
+    marking = block - 1 if marking is None else marking
+    with planted(model, marking, sink(mark)), planted(model, block, sink(vector)):
         yield model
 
 
