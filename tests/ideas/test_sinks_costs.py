@@ -152,6 +152,9 @@ def test_a_sink_is_planted_in_two_steps_at_position_0_alone(gpt2, ids):
     assert torch.equal(after[0][:, 1:], before[0][:, 1:])
     assert (after[1][:, 0, 4] > 250).all()
     assert torch.equal(outputs()[1], before[1])
+    with planted_twice(gpt2, 2, mark, mark, marking=0):
+        after = outputs()
+    torch.testing.assert_close(after[0][:, 0] - before[0][:, 0], mark.expand(len(ids), -1), atol=1e-5, rtol=1e-5)
     with pytest.raises(InputError, match="no block"), planted_twice(gpt2, 0, mark, mark):
         pass
 
