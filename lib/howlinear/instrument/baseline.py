@@ -100,7 +100,6 @@ def brackets(
     # no interval is asked for, so a side is one fold: moments of every fold would take gigabytes of a deep model
     one_fold = replace(rows, fold=torch.zeros_like(rows.fold))
     looks = schedule(rows, first=first)
-    blocks = [each.block for each in sites(fresh, site=site)]
     captured: dict[int, BlockCapture] = {}
     for look, added_sequences in enumerate(looks, 1):
         if by_layer:
@@ -109,12 +108,13 @@ def brackets(
             more = capture_together(fresh, one_fold, batches_of(rows, added_sequences, BATCH), site=site)
             captured = merged(captured, more)
             own = _ceilings(captured)
-        ceilings = list(gather_blocks(own).values())
+        ceilings = gather_blocks(own)
+        of_one = next(iter(ceilings.values()))
         yield Baseline(
-            held_out=np.array([block.r2 for block in ceilings]),
-            in_sample=np.array([block.r2_train for block in ceilings]),
-            rows=ceilings[0].rows_train + ceilings[0].rows_test,
-            blocks=blocks,
+            held_out=np.array([block.r2 for block in ceilings.values()]),
+            in_sample=np.array([block.r2_train for block in ceilings.values()]),
+            rows=of_one.rows_train + of_one.rows_test,
+            blocks=list(ceilings),
         )
 
 
