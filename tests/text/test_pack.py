@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import processors
+from tokenizers import Tokenizer, models, processors
+from transformers import PreTrainedTokenizerFast
 
 from helpers.packed import END, corpus_of, pieces, places, texts
 from howlinear.errors import InputError
@@ -238,6 +239,15 @@ def test_a_tokenizer_without_end_of_text_is_refused(tokenizer):
     tokenizer.eos_token = None
     with pytest.raises(InputError, match="end-of-text"):
         corpus_of(texts(), tokenizer).rows(1_000, 16, folds=2)
+
+
+@pytest.mark.parametrize("known", ["a", "unseen"])
+def test_a_tokenizer_that_fails_at_what_it_does_not_know_is_one_line(known):
+    words = Tokenizer(models.WordLevel({known: 0, "</s>": 1}))  # without a token for all others
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
+    with pytest.raises(InputError, match="tokenizer fails") as error:
+        corpus_of(texts(), tokenizer).rows(1_000, 16, folds=2)
+    assert "\n" not in str(error.value)
 
 
 # --- a text in its own order

@@ -242,6 +242,12 @@ def test_cells_that_are_no_text_are_refused_with_their_place(tmp_path, cells):
         column_of(pd.DataFrame({"text": pd.Series(cells, dtype=object)}), None, "a table")
 
 
+def test_a_column_that_a_function_makes_is_refused():
+    table = datasets.Dataset.from_dict({"body": ["one"]}).with_transform(lambda rows: {"text": rows["body"]})
+    with pytest.raises(InputError, match="gives no column 'body'"):
+        column_of(table, "body", "it")
+
+
 def test_of_two_columns_of_one_name_none_is_taken():
     with pytest.raises(InputError, match="2 columns 'text'"):
         column_of(pd.DataFrame([["one", "two"]], columns=["text", "text"]), None, "a table")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from howlinear.errors import InputError
+from howlinear.errors import InputError, in_one_line
 from howlinear.text.documents import Document
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
 
@@ -168,7 +169,19 @@ def _encoded(
 
 def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """The token ids of texts, every one of them plain text."""
-    return tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    return _called(tokenizer, texts, add_special_tokens=False, split_special_tokens=True)
+
+
+def _called(tokenizer: PreTrainedTokenizerBase, text: str | list[str], **options: bool) -> list[Any]:
+    """The token ids that a tokenizer gives.
+
+    Raises:
+        InputError: it fails, as one that has no token for what it does not know.
+    """
+    try:
+        return tokenizer(text, verbose=False, **options)["input_ids"]
+    except Exception as error:  # what tokenizers raises has no class of its own
+        raise InputError(f"this tokenizer fails at a text: {in_one_line(error)}") from error
 
 
 def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -185,7 +198,7 @@ def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
 def opening_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """What a sequence begins with: the tokenizer's BOS if it begins a text with it, or else nothing."""
     bos = tokenizer.bos_token_id
-    begins = tokenizer("a", verbose=False)["input_ids"][:1]
+    begins = _called(tokenizer, "a")[:1]
     return begins if bos is not None and begins == [bos] else []
 
 

@@ -278,8 +278,8 @@ def cells_of(table: Any, name: Any) -> list[Any]:
     """
     try:
         return as_list(table[name])
-    except TypeError as error:  # of a lazy frame
-        raise InputError(f"a {type(table).__name__} gives no column {name!r}: collect it first") from error
+    except (TypeError, KeyError) as error:  # of a lazy frame, or of a data set that a function makes of other columns
+        raise InputError(f"a {type(table).__name__} gives no column {name!r}: collect it first, or map it") from error
 
 
 def as_list(column: Any) -> list[Any]:
