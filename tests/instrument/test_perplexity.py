@@ -373,7 +373,7 @@ def test_rows_are_not_packed_twice(gpt2, rows):
 
 
 def test_images_have_no_perplexity():
-    with pytest.raises(InputError, match="at least two tokens, got None"):
+    with pytest.raises(InputError, match="is of token ids, input_ids, and these are pixel_values"):
         perplexity(small("vit"), ModelInputs.of(reads("vit")))
 
 

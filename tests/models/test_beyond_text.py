@@ -123,7 +123,8 @@ def test_of_a_model_of_text_and_images_each_half_has_its_own_rows():
 def test_a_base_model_that_reads_no_images_is_run_by_the_whole():
     model = DINOv3ViTModel(DINOv3ViTConfig(**SMALL, image_size=16, patch_size=4, num_register_tokens=2)).eval()
     expected = by_hand(model, hl.sites(model)[0], {"pixel_values": IMAGES})
-    assert hl.measure(model, {"pixel_values": IMAGES})[0].r2 == pytest.approx(expected, abs=1e-5)
+    for given in ({"pixel_values": IMAGES}, IMAGES, IMAGES.numpy()):
+        assert hl.measure(model, given)[0].r2 == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("made", [

@@ -61,4 +61,6 @@ def rows_of(
         return brought
     if isinstance(brought, RowsOnRecord):
         raise InputError("these rows are of a profile that was read from a file, which does not keep them: give a text")
+    if model.main_input_name != "input_ids" and "float" in str(getattr(brought, "dtype", "")):  # images or sound
+        brought = {model.main_input_name: brought}
     return ModelInputs.of(brought) if isinstance(brought, Mapping) else TokenRows.from_ids(brought)

@@ -165,7 +165,7 @@ def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> Rows:
         ids = as_ids(rows)
         rows = TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)))
     if rows.ids is None:
-        raise InputError("perplexity needs held out sequences of at least two tokens, got None")
+        raise InputError(f"a perplexity is of token ids, input_ids, and these are {', '.join(rows.inputs)}")
     scored = _scored(rows)
     if not scored.any():
         shape = tuple(rows.ids[rows.test].shape)
