@@ -108,6 +108,29 @@ def test_rows_that_cannot_be_told_apart_and_blocks_without_one_width_are_refused
             hl.sites(hl.load_model(turned, sites=named))
 
 
+class Turned(torch.nn.Module):
+    """Gives a module positions of sequences, as torch's own layers read them by default."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x.transpose(0, 1)).transpose(0, 1)
+
+
+def test_sites_that_read_positions_of_sequences_are_refused():
+    model = llama()
+    for layer in model.model.layers:
+        layer.mlp = Turned(layer.mlp)
+    padded = {"input_ids": IDS, "attention_mask": (torch.arange(16) < 5 + torch.arange(96)[:, None] % 9).long()}
+    maps = {0: hl.measure(hl.load_model(model, sites="model.layers.*.mlp"), padded)[0].map}
+    hl.load_model(model, sites="model.layers.*.mlp.inner")
+    for call in (lambda: hl.measure(model, padded), lambda: hl.token_errors(model, maps, padded)):
+        with pytest.raises(InputError, match="positions of sequences"):
+            call()
+
+
 def test_a_profile_is_equal_to_itself_alone():
     one, other = hl.measure(llama(), IDS), hl.measure(llama(), IDS)
     assert one == one

@@ -28,7 +28,7 @@ from howlinear.models.checks import check_count, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import check_passed_once, logits, running, trunk
 from howlinear.models.load import model_of
-from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
+from howlinear.text.rows import Rows, batch_of, batches, check, draw, flat, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
 
@@ -289,7 +289,8 @@ def read_tokens(
     batch = torch.empty(0, dtype=torch.long)
 
     def keep_tokens(site: Site, x: Tensor, y: Tensor) -> None:
-        x, y, places = tokens_of(rows, batch, site.name, x.flatten(0, -2), y.flatten(0, -2).to(x.device))
+        x, y = (flat(rows, batch, site.name, each) for each in (x, y.to(x.device)))
+        x, y, places = tokens_of(rows, batch, site.name, x, y)
         keep(site, x, y, batch, places)
 
     with running(model), evaluating(model), hooked(listened, keep_tokens):
@@ -335,8 +336,7 @@ class Collector:
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         """Add what a site has read and written to the moments of the batch's fold, and to the sample."""
-        x = x.flatten(0, -2)
-        y = y.flatten(0, -2).to(x.device)
+        x, y = (flat(self.rows, self.indices[self.number], site.name, each) for each in (x, y.to(x.device)))
         # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
         # Places are counted through the batch, padding too.
         tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)

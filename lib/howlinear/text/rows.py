@@ -389,6 +389,18 @@ def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, T
     return keywords
 
 
+def flat(rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d"]) -> Float[Tensor, "n d"]:
+    """What a site reads or writes of some sequences as rows, one sequence's after another's.
+
+    Raises:
+        InputError: it has positions before sequences, so that masks and documents would be those of other rows.
+    """
+    ids, _ = rows.read_by(site)
+    if ids is not None and ids[indices].T.shape == x.shape[:-1] != ids[indices].shape:
+        raise InputError(f"{site} reads positions of sequences, not sequences of positions: build it batch_first")
+    return x.flatten(0, -2)
+
+
 def tokens_of(
     rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]
 ) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"], Int64[Tensor, " m"]]:
