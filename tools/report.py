@@ -14,6 +14,7 @@ import typst
 
 from howlinear.errors import SourceError
 from howlinear.files import atomic, paths
+from howlinear.notebook.prose import TIE
 
 MAIN = Path("paper") / "main.typ"
 SLIDES = Path("paper") / "slides.typ"
@@ -29,7 +30,7 @@ def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = F
         raise SourceError(f"no report at {path}: give the project's root, or a copy of it")
     fonts = Path(mpl.get_data_path()) / "fonts" / "ttf"
     tables = sorted(f"{table.parent.name}/{table.stem}" for table in Path(root).glob("results/public/*/*.csv"))
-    inputs = {"recorded": ",".join(tables)} | ({"notes": "yes"} if notes else {})
+    inputs = {"recorded": ",".join(tables), "tie": str(TIE)} | ({"notes": "yes"} if notes else {})
     return typst.Compiler(path, root=root, font_paths=[fonts], ignore_system_fonts=True, sys_inputs=inputs)
 
 

@@ -274,13 +274,23 @@ def no_loss(models: Iterable[str]) -> str:
     return f"{joined(models)} {verb} no next token, so no swap of a block has a cost in perplexity."
 
 
+TIE = 0.02
+"""How far from 1 a ratio of perplexities may be and count as a tie, whatever its interval."""
+
+
+def is_tie(row: Mapping[str, float], name: str) -> bool:
+    """Whether the interval of a ratio holds 1, or the ratio is less than `TIE` from it."""
+    return row[f"{name}_low"] <= 1 <= row[f"{name}_high"] or abs(row[name] - 1) < TIE
+
+
 NUMBERS = (number, significant, percent, span, percents, interval, cost)
 LISTS = (joined, counted, blocks, opened)
 TABLES = (of, top, bottom)
 FILTERS = {function.__name__: function for function in NUMBERS + LISTS + TABLES}
 GLOBALS: dict[str, Any] = {
-    **{function.__name__: function for function in (per_model, all_some_none, chance, no_loss)},
+    **{function.__name__: function for function in (per_model, all_some_none, chance, no_loss, is_tie)},
     **{function.__name__: function for function in (abs, len, min, max, sum, zip, round)},
+    "TIE": TIE,
     "all_of": all,
     "any_of": any,
 }
