@@ -275,7 +275,7 @@ def test_ctrl_c_while_measuring_leaves_no_file(monkeypatch, capsys, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 
-    monkeypatch.setattr(sys.modules["howlinear.instrument.measure"], "capture_batches", press)
+    monkeypatch.setattr(sys.modules["howlinear.instrument.measure"], "capture_together", press)
     code, said = interrupted(monkeypatch, capsys, "measure", "mini-gpt2", "--json", tmp_path / "out.json")
     assert code == 2
     assert "Traceback" not in said

@@ -42,6 +42,6 @@ WRONG = {
         "one seed five times": lambda names: turned(names, [0] * 5),
         "four seeds": lambda names: turned(names, range(4)),
         "the old outputs": lambda names: turned(names, anew=False),
-        "a neighbour's block": lambda names: turned(names, block=names["depth"] // 2 - 1),
+        "a neighbour's block": lambda names: turned(names, block=names["middle"] - 1),
     },
 }
