@@ -73,8 +73,8 @@ shown.set_index("protocol").T
 #
 # 1. The paper compares with one mean of all outputs, we with each feature's own. Which gives the larger $R^2$, always?
 # 2. A map of 128 inputs is fitted on 1,024 rows, then on 12,800. How far will $R^2$ rise: by hundredths, or tenths?
-# 3. Which of these four statements depend on the protocol: highest less lowest block above 0.25; the profile rises and
-#    falls; a step between neighbours above 0.25; some block below 0.90?
+# 3. Which of these four statements depend on the protocol: highest less lowest block above 0.27; the profile rises and
+#    falls; a step between neighbours above 0.20; some block below 0.90?
 
 # %% [markdown]
 # ## The answer

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from howlinear.core.intervals import Estimate
+from howlinear.ideas.claims.claim import load_claims
 from howlinear.ideas.protocol import statements
 from howlinear.ideas.protocol.choices import named_protocol
 from howlinear.ideas.protocol.measure import profile_table
@@ -27,6 +28,14 @@ def test_verdicts_need_the_whole_interval(low, high, above, below):
     estimate = Estimate((low + high) / 2, low, high)
     assert SPREAD.verdict(estimate) == above
     assert LOWEST.verdict(estimate) == below
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"), [("spread", "heterogeneous"), ("both ways", "non-monotone"), ("neighbours", "adjacent")]
+)
+def test_what_the_ledger_asks_too_has_its_threshold(name, claim):
+    threshold = next(each.threshold for each in load_claims() if each.id == claim)
+    assert statements.STATEMENTS[name].threshold == threshold
 
 
 def universes(profile_of):

@@ -117,7 +117,7 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             _draw_ordinary(ax, blocks, look)
         for place, above in ((blocks["r2"].idxmax(), True), (blocks["r2"].idxmin(), False)):
             _number_beside(ax, blocks.loc[place], above)
-        ax.set(xlabel="block", ylim=(0, 1.12), yticks=[0, 0.25, 0.5, 0.75, 1], xlim=(-1.5, len(blocks) + 0.5))
+        ax.set(xlabel="block", ylim=(0, 1.12), yticks=[0, 0.25, 0.5, 0.75, 1], xlim=(-0.9, len(blocks) - 0.1))
         ax.set_title(model if ours else f"{model}, the paper", loc="left")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
