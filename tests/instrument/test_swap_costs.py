@@ -10,6 +10,7 @@ from howlinear.instrument.perplexity import change, held_out, losses
 from howlinear.instrument.swap_costs import swap_costs, swap_losses
 from howlinear.models.ffn_sites import KINDS
 from howlinear.models.layers import stack_of
+from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.swap import swap
 
 
@@ -133,3 +134,18 @@ def test_a_pass_is_of_as_many_sequences_as_asked_for(gpt2, ids):
     gpt2.lm_head.register_forward_hook(lambda _, inputs, __: seen.add(len(inputs[0])))
     swap_costs(gpt2, {1: torch.negative}, ids, batch_size=7)
     assert seen == {7, 3, 1}  # 24 in sevens, and the one that is tried first
+
+
+def test_a_layer_that_gets_a_copy_is_a_pass_of_its_own(gpt2, ids):
+    """A hook that hands over another tensor than the stream: layers cannot be called one by one."""
+
+    def add_nothing(_, args):
+        return (args[0] + 0, *args[1:])
+
+    gpt2.transformer.h[1].register_forward_pre_hook(add_nothing)
+    with pytest.raises(InseparableError):
+        Layerwise(gpt2, [ids])
+    base, found = losses(gpt2, ids), swap_costs(gpt2, {0: torch.negative, 2: torch.negative}, ids)
+    for block in (0, 2):
+        with swap(gpt2, {block: torch.negative}):
+            assert found[block] == change(base, losses(gpt2, ids))

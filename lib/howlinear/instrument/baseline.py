@@ -120,8 +120,8 @@ def brackets(
 
 def _ceilings(captured: Mapping[int, BlockCapture]) -> dict[int, Ceiling]:
     """Block → its ceiling, without the map."""
-    ceilings = {block: ceiling(each.train, each.test) for block, each in captured.items()}
-    return {block: replace(each, map=None, r2_per_feature=None) for block, each in ceilings.items()}
+    bare = {"map": None, "r2_per_feature": None}
+    return {block: replace(ceiling(each.train, each.test), **bare) for block, each in captured.items()}
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ stream, last norm and head are as ever, and the result is the same to the last b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -118,22 +118,44 @@ def swap_losses(
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
-    model = unwrapped(model)
-    check_ids(model, scored.ids)
     if maps:
-        sites(model, list(maps), site)  # refused where it has no such block
+        sites(unwrapped(model), list(maps), site)  # refused where it has no such block
+    return _losses(model, each_alone(maps), maps, scored, batch_size, progress, site, layerwise)
+
+
+def named_swap_losses(
+    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Map]], scored: Rows
+) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
+    """`swap_losses` of swaps by any name, each of its block and map: a block may have several."""
+    return _losses(model, by_name(swaps), swaps, scored)
+
+
+def _losses(
+    model: PreTrainedModel,
+    swaps_of: Callable[[int], Mapping[Name, Map]],
+    names: Iterable[Name],
+    scored: Rows,
+    batch_size: int = LOSS_BATCH,
+    progress: bool = False,
+    site: str = "ffn",
+    layerwise: bool = False,
+) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
+    """The mean loss of every sequence by the model as it is, and with the swap of each name alone."""
+    model = unwrapped(model)
+    check_causal(model)
+    check_ids(model, scored.ids)
     targets = targets_of(scored)
-    parts: dict[int | None, list[Tensor]] = {None: [], **{block: [] for block in maps}}
+    parts: dict[Name | None, list[Tensor]] = {None: [], **{name: [] for name in names}}
 
     def inputs_of(places: Int64[Tensor, " batch"]) -> Inputs:
         return batch_of(model, scored, places)
 
-    def keep(places: Int64[Tensor, " batch"], block: int | None, predictions: Tensor) -> None:
-        parts[block].append(mean_losses(predictions, targets[places]))
+    def keep(places: Int64[Tensor, " batch"], name: Name | None, predictions: Tensor) -> None:
+        parts[name].append(mean_losses(predictions, targets[places]))
 
     batches = own_share(torch.arange(len(targets)).split(batch_size))
-    predict_swapped(model, each_alone(maps), batches, keep, inputs_of, site, progress, layerwise)
-    losses = {block: _of_all_processes(of_block) for block, of_block in parts.items()}
+    predict_swapped(model, swaps_of, batches, keep, inputs_of, site, progress, layerwise)
+    losses = {name: _of_all_processes(of_name) for name, of_name in parts.items()}
     return losses.pop(None), losses
 
 
@@ -183,10 +205,8 @@ def predict_swapped(
             batch moves alone and layers cannot be called one by one, every swap is a pass of its own.
 
     Raises:
-        InputError: a model that predicts no next token.
         InseparableError: `layerwise`, and the layers of the model cannot be called one by one.
     """
-    check_causal(model)
     together = layerwise or is_on_disk(model)
     moved = [batches] if together else [[batch] for batch in batches]
     with running(model), evaluating(model):

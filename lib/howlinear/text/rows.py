@@ -396,7 +396,8 @@ def flat(rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d"]) 
         InputError: it has positions before sequences, so that masks and documents would be those of other rows.
     """
     ids, _ = rows.read_by(site)
-    if ids is not None and ids[indices].T.shape == x.shape[:-1] != ids[indices].shape:
+    n, seq_len = len(indices), None if ids is None else ids.shape[1]
+    if n != seq_len and x.shape[:-1] == (seq_len, n):
         raise InputError(f"{site} reads positions of sequences, not sequences of positions: build it batch_first")
     return x.flatten(0, -2)
 

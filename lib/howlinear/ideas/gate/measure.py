@@ -19,9 +19,10 @@ from howlinear.files import tables
 from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockGate, fit_gate
 from howlinear.ideas.gate.gated import Gated
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
-from howlinear.ideas.gate.search import choose_shares, losses_with
+from howlinear.ideas.gate.search import choose_shares
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import LOSS_BATCH, losses, ratio_of
+from howlinear.instrument.swap_costs import named_swap_losses
 from howlinear.models.ffn_sites import Site, sites, whole, width_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -158,7 +159,7 @@ def cost_table(
     swaps = {}
     for (block, kind), module in modules.items():
         swaps[block, _measured_as(kind, module.share)] = (block, module)
-    before, after = losses_with(model, swaps, judging)
+    before, after = named_swap_losses(model, swaps, judging)
     width = width_of(model)
     table = []
     for (block, kind), module in modules.items():
@@ -207,7 +208,7 @@ def curve_table(
         for share in shares:
             rank = GATE if kind == FIRST else kind
             swaps[_measured_as(kind, share)] = (block, gate.gated(rank, share, anew=kind != FIRST))
-    before, after = losses_with(model, swaps, text)
+    before, after = named_swap_losses(model, swaps, text)
     table = []
     for kind in kinds:
         for share in shares:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -12,29 +11,11 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.ideas.gate.fit import GATE, BlockGate
-from howlinear.ideas.gate.gated import Gated
-from howlinear.instrument.perplexity import LOSS_BATCH, finite_losses, mean_losses
-from howlinear.instrument.swap_costs import by_name, predict_swapped
+from howlinear.instrument.swap_costs import named_swap_losses
 from howlinear.text.rows import TokenRows
-
-Name = TypeVar("Name", bound=Hashable)
 
 HALVINGS = 4
 """How often the bracket of a share is halved: it ends a sixteenth wide, and the share is interpolated in it."""
-
-
-def losses_with(
-    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], text: TokenRows
-) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
-    """The loss of every sequence of the model as it is, and with each block's swap alone, nats per predicted token."""
-    parts: dict[Name | None, list[Tensor]] = {None: [], **{name: [] for name in swaps}}
-
-    def keep(ids: Tensor, name: Name | None, predictions: Tensor) -> None:
-        parts[name].append(mean_losses(predictions, ids))
-
-    predict_swapped(model, by_name(swaps), text.ids.split(LOSS_BATCH), keep)
-    losses = {name: finite_losses(batches) for name, batches in parts.items()}
-    return losses.pop(None), losses
 
 
 def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:
@@ -60,7 +41,7 @@ def choose_shares(
     if not limit > 0:
         raise InputError(f"a rise of at most {limit:.2%}: every change costs something, give more than 0")
     everything = {block: (block, gate.gated(GATE, 1.0)) for block, gate in gates.items()}
-    before, after = losses_with(model, everything, text)
+    before, after = named_swap_losses(model, everything, text)
     brackets = {}
     for block, losses in after.items():
         of_all = rise(before, losses)
@@ -73,7 +54,7 @@ def choose_shares(
                 swaps[block, kind] = (block, gates[block].gated(kind, bracket.middle))
         if not swaps:
             break
-        before, after = losses_with(model, swaps, text)
+        before, after = named_swap_losses(model, swaps, text)
         for name, losses in after.items():
             brackets[name].halve(rise(before, losses))
     return {name: bracket.share for name, bracket in brackets.items()}
