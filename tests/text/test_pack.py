@@ -14,6 +14,7 @@ from howlinear.models.load import load_model
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.documents import Document
 from howlinear.text.pack import pack
+from howlinear.text.rows import Reading
 
 
 def test_packing_by_hand(tokenizer):
@@ -145,6 +146,8 @@ def test_a_text_that_is_too_short_for_what_is_asked_gives_what_it_has_and_says_s
     read = [piece for side in (False, True) for fold in range(2) for piece in pieces(rows, tokenizer, side, fold)]
     assert sorted(read) == documents
     assert "512 rows of the 100,000 asked for" in rows.note
+    assert rows.note == "; ".join(rows.reading.left_out)
+    assert len(rows.reading.left_out) == 2
     assert "asked for" not in pack(iter(given), tokenizer, "toy", 512, 8, 2).note
 
 
@@ -159,6 +162,7 @@ def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
     rows = corpus_of(long_texts(40, 1_000), tokenizer).rows(1_024, 16, folds=2)
     used = sum(len(pieces(rows, tokenizer, side, fold)) for side in (False, True) for fold in range(2))
     assert rows.note == f"{used} documents of toy, at most 64 tokens of each"
+    assert rows.reading == Reading(used, (rows.note,))
     assert rows.documents == used
     held_out = sum(len(pieces(rows, tokenizer, True, fold)) for fold in range(2))
     assert rows.held_out.documents == held_out

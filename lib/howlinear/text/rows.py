@@ -82,6 +82,19 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What rows were read from.
+
+    Attributes:
+        documents: how many documents they hold something of; None of ids that came without any.
+        left_out: how they were made of the text and what is not in them, a clause each.
+    """
+
+    documents: int | None
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
 
@@ -108,6 +121,11 @@ class TokenRows(Rows):
         if self.spans is None:
             return None
         return len({document for first, last in self.spans.tolist() for document in range(first, last + 1)})
+
+    @property
+    def reading(self) -> Reading:
+        """What they were read from."""
+        return Reading(self.documents, tuple(filter(None, self.note.split("; "))))
 
     @property
     def held_out(self) -> TokenRows:
