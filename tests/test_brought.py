@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from transformers import BatchEncoding
 
 import howlinear as hl
 from conftest import byte_tokenizer, tiny
@@ -146,7 +147,10 @@ BAD = {
     "a negative id": lambda ids: ids - 400,
     "an id beyond the vocabulary": lambda ids: ids + 10**6,
     "sequences too long": lambda ids: ids.repeat(1, 200)[:8],
-    "ragged lists": lambda ids: [[1, 2], [3]],
+    "ragged lists of more axes": lambda ids: [[[1, 2]], [[3]]],
+    "a sequence of no tokens": lambda ids: [[1, 2], []],
+    "ragged lists of words": lambda ids: [["one", "two"], ["three"]],
+    "ragged lists and fewer masks": lambda ids: {"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1]]},
     "padding on the left": lambda ids: {"input_ids": ids, "attention_mask": (torch.arange(LENGTH) > 3).expand_as(ids)},
     "a mask of another shape": lambda ids: {"input_ids": ids, "attention_mask": torch.ones(3, 4)},
     "a mask with NaN": lambda ids: {"input_ids": ids, "attention_mask": torch.full(ids.shape, torch.nan)},
@@ -203,6 +207,12 @@ MORE_IDS = {
 
 MORE_MASKED = {
     "examples": lambda ids, mask: [{"input_ids": row} for row in unpadded(ids, mask)],
+    "lists of different lengths": lambda ids, mask: unpadded(ids, mask),
+    "tensors of different lengths": lambda ids, mask: [*map(torch.tensor, unpadded(ids, mask))],
+    "arrays of different lengths": lambda ids, mask: tuple(map(np.array, unpadded(ids, mask))),
+    "what a tokenizer returns": lambda ids, mask: BatchEncoding(
+        {"input_ids": unpadded(ids, mask), "attention_mask": unpadded(mask, mask)}
+    ),
     "tokenised data set": lambda ids, mask: datasets.Dataset.from_dict({"input_ids": unpadded(ids, mask)}),
     "pairs": lambda ids, mask: DataLoader(TensorDataset(ids, mask), batch_size=10),
     "torch data set": lambda ids, mask: TensorDataset(ids, mask),

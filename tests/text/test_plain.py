@@ -105,6 +105,18 @@ def test_encodings_that_mark_themselves_are_named(read, name):
         read(marks[name] + "one".encode(f"{name}-le"))
 
 
+@pytest.mark.parametrize(("pack", "ending"), [(gzip.compress, "gz"), (bz2.compress, "BZ2"), (lzma.compress, "xz")])
+def test_a_text_whose_name_says_that_it_is_packed_is_unpacked(tmp_path, pack, ending):
+    path = tmp_path / f"mine.txt.{ending}"
+    path.write_bytes(pack("one\r\nzw\u00f6".encode()))
+    assert read_path(path) == (["one\nzw\u00f6"], "")
+    assert read_path(tmp_path) == (["one\nzw\u00f6"], "")
+    for damaged in (path.read_bytes()[:-4], b"one"):
+        path.write_bytes(damaged)
+        with pytest.raises(SourceError, match=r"cannot unpack .*mine\.txt"):
+            read_path(path)
+
+
 @pytest.mark.parametrize(
     ("form", "content"),
     {
@@ -177,6 +189,8 @@ BY_LINE = "\n".join(map(json.dumps, ROWS))
         ("t.tsv", "text\tn\none\t1\ntwo\t2\n"),
         ("t.jsonl.gz", gzip.compress(BY_LINE.encode(), mtime=0)),
         ("t.CSV.GZ", gzip.compress(b"text,n\none,1\ntwo,2\n", mtime=0)),
+        ("t.jsonl.bz2", bz2.compress(BY_LINE.encode())),
+        ("t.tsv.xz", lzma.compress(b"text\tn\none\t1\ntwo\t2\n")),
     ],
 )
 def test_a_table_of_any_form_gives_the_texts_of_its_column(tmp_path, name, content):

@@ -38,9 +38,9 @@ def rows_of(
 
     Args:
         brought: a text by name or path, strings, a data set (`load_corpus`), or a corpus, all of which are packed into
-            rows; rows, which are taken as they are; token ids as a tensor, an array or lists, what a tokenizer or image
-            processor returns, a tokenised data set, or a `DataLoader` or anything iterable of batches, of which each
-            sequence is a document of its own.
+            rows; rows, which are taken as they are; token ids as a tensor, an array or lists, which are padded where
+            they have different lengths, what a tokenizer or image processor returns, a tokenised data set, or a
+            `DataLoader` or anything iterable of batches, of which each sequence is a document of its own.
         model: the model that reads it, and whose tokenizer cuts a text.
         rows: tokens in all to take of a text, or what it has.
         seq_len: tokens in a sequence of a text.

@@ -142,9 +142,10 @@ def load_corpus(
     Args:
         text: `docs`, `code` or `cpp` (offline); `wikitext`, `wikitext_test`, `moby_dick` or `puzzles` (the paper's;
             see `text.library` for where from); the path of a UTF-8 text file, of a folder of them, or of a table
-            (.jsonl, .json, .csv, .tsv, .parquet), which a folder may hold too; the id of any data set on the Hub, of
-            which only what is needed is fetched (`text.streams`); strings, or rows as dicts, in anything iterable, or a
-            dict of columns; a `datasets.Dataset` or `IterableDataset`; a table of pandas, polars or pyarrow.
+            (.jsonl, .json, .csv, .tsv, .parquet), which a folder may hold too, packed or not (.gz, .bz2, .xz); the id
+            of any data set on the Hub, of which only what is needed is fetched (`text.streams`); strings, or rows as
+            dicts, in anything iterable, or a dict of columns; a `datasets.Dataset` or `IterableDataset`; a table of
+            pandas, polars or pyarrow.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
         text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what

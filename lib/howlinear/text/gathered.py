@@ -50,11 +50,12 @@ def gathered(brought: Any, column: str | None = None) -> Any:
         raise InputError(f"a {type(brought).__name__} is an open file: give its path, or [file.read()]")
     if isinstance(brought, Mapping):
         check_not_splits(brought)
+        if any(_are_of_different_lengths(brought.get(name)) for name in ("input_ids", "decoder_input_ids")):
+            return _joined(_examples_of(brought))
         return _cells(brought, column) or brought  # rows of a data set come as a dict of its columns
     if is_tokenised(brought):
         names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
-        cells = zip(*(cells_of(brought, name) for name in names), strict=True)
-        return _joined([dict(zip(names, example, strict=True)) for example in cells])
+        return _joined(_examples_of({name: cells_of(brought, name) for name in names}))
     of_torch = isinstance(brought, Dataset) and not is_stream(brought)
     if of_torch or isinstance(brought, DataLoader | Iterator):
         batches = _examples(brought) if of_torch else _batches(brought)
@@ -77,6 +78,8 @@ def gathered(brought: Any, column: str | None = None) -> Any:
         raise InputError(
             f"of these {len(batches)} items place {place} is {batches[place]!r:.40}, no string: give strings"
         )
+    if _are_of_different_lengths(batches):
+        return _joined(batches)
     if _are_ids_and_mask(batches, axes=2):
         return _named(batches)
     are_batches = all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches)
@@ -89,6 +92,28 @@ IDS_AND_MASKS = (
     *("input_ids", "attention_mask", "token_type_ids", "position_ids"),
     *("decoder_input_ids", "decoder_attention_mask"),
 )
+
+
+def _examples_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The sequences of columns, each by keyword.
+
+    Raises:
+        InputError: one has another number of them.
+    """
+    counts = {name: len(column) for name, column in columns.items() if name != "labels"}
+    if len(set(counts.values())) > 1:
+        raise InputError(f"columns of other lengths: {', '.join(f'{name} {count}' for name, count in counts.items())}")
+    return [{name: columns[name][place] for name in counts} for place in range(next(iter(counts.values())))]
+
+
+def _are_of_different_lengths(items: Any) -> bool:
+    """Whether something is a list of sequences of numbers, each a list, an array or a tensor, of different lengths."""
+
+    def is_sequence(item: Any) -> bool:
+        is_flat = isinstance(item, list | tuple | np.ndarray | Tensor) and getattr(item, "ndim", 1) == 1
+        return is_flat and len(item) > 0 and np.ndim(item[0]) == 0
+
+    return isinstance(items, list | tuple) and all(map(is_sequence, items)) and len({*map(len, items)}) > 1
 
 
 def are_strings(items: Any) -> bool:

@@ -7,11 +7,13 @@ licence.
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import re
 import warnings
@@ -48,7 +50,7 @@ PACKED = {  # how files begin that hold text, but not as text
     b"SQLite format 3\0": "an SQLite database",
 }
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-PACKED_TABLE = ".gz"  # may follow the ending of a table
+UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}  # may follow any other ending
 COLUMNS = ("text", "content")  # that are text in most data sets
 PIECES = 128  # documents that a text is cut into, or more
 PIECE = 2_000  # characters of such a document at most, some 500 tokens
@@ -103,8 +105,8 @@ def is_table(path: Path) -> bool:
 
 
 def _ending(path: Path) -> str:
-    """The ending of a name, in small letters, without that of gzip."""
-    packed = path.suffix.lower() == PACKED_TABLE
+    """The ending of a name, in small letters, without that of what packed it."""
+    packed = path.suffix.lower() in UNPACK
     return (path.with_suffix("") if packed else path).suffix.lower()
 
 
@@ -114,7 +116,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     Raises:
         SourceError: the file cannot be read, or is something else than text in this encoding; names the line.
     """
-    return without_licence(decoded(read_bytes(path), str(path), encoding))
+    return without_licence(decoded(_unpacked(path), str(path), encoding))
 
 
 def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
@@ -214,18 +216,17 @@ def _quoting(text: str, separator: str) -> int:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a file, which gzip may have packed if its name says so.
+    """The content of a file, unpacked if its name says that it is packed.
 
     Raises:
         SourceError: it cannot be read, or not unpacked.
     """
     content = read_bytes(path)
-    if path.suffix.lower() != PACKED_TABLE:
-        return content
+    ending = path.suffix.lower()
     try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"cannot unpack {path}: {error}; is it a whole gzip file?") from error
+        return UNPACK[ending](content) if ending in UNPACK else content
+    except (OSError, ValueError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise SourceError(f"cannot unpack {path}: {error}; is it a whole {ending} file?") from error
 
 
 def _json_rows(text: str, ending: str) -> list[Any] | dict[str, Any]:
