@@ -105,6 +105,17 @@ def files_below(folder):
     return files, [word for kind, option in options.items() for word in (option, files[kind])]
 
 
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="has a device that is full")
+def test_output_that_finds_no_space_is_one_line():
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "howlinear", "notebook", "--list"]
+        found = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.returncode == 2
+    assert "no space is left" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
 def run_without_torch(*words):
     """The command in a process that cannot import torch and transformers."""
     absent = {"torch": None, "transformers": None}  # to import them fails

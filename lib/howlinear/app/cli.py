@@ -11,6 +11,7 @@ the first of them is asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -988,6 +989,12 @@ def main() -> None:
         app(words)
     except HowlinearError as error:
         _complain(str(error))
+        sys.exit(FAILED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+        _complain("what was found cannot be printed: no space is left where the output goes")
         sys.exit(FAILED)
     except KeyboardInterrupt:
         _interrupted()
