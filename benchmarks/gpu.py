@@ -373,20 +373,7 @@ def fresh(bench: Bench) -> Found:
                     break
 
 
-def kernels(bench: Bench) -> Found:
-    """What the GPU's time goes to in a capture of a few batches, kernel by kernel."""
-    model = bench.load(bench.smollm2)
-    rows = bench.rows(model, bench.sizes.streams)
-    rows = replace(rows, fold=torch.zeros_like(rows.fold))
-    size = bench.sizes.batch_sizes[-1]
-    capture(model, rows, batch_size=size)
-    with torch.profiler.profile() as profiler:
-        capture(model, rows, batch_size=size)
-    events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)[:25]
-    yield {event.key[:100]: {"calls": event.count, "seconds": event.self_device_time_total / 1e6} for event in events}
-
-
-STEPS = {step.__name__: step for step in (agreement, speed, million, encoder, streams, large, kernels, fresh)}
+STEPS = {step.__name__: step for step in (agreement, speed, million, encoder, streams, large, fresh)}
 
 
 def run(bench: Bench, chosen: list[str], out: Path) -> bool:
@@ -409,7 +396,7 @@ def run(bench: Bench, chosen: list[str], out: Path) -> bool:
                 for piece in STEPS[name](bench):
                     step |= piece
                     numbers.save(out, found, DIGITS)
-                    print(f"{name}: {said(piece)}", flush=True)
+                    print(f"{name}: {', '.join(piece)} measured", flush=True)
             except Exception as error:  # whatever it is, the next step may work
                 good = False
                 step["error"] = f"{type(error).__name__}: {error}"
@@ -420,21 +407,6 @@ def run(bench: Bench, chosen: list[str], out: Path) -> bool:
         gc.collect()
         bench.begin_peak()
     return good
-
-
-def said(piece: dict) -> str:
-    """A piece in a line: lists by their ends."""
-    return json.dumps(_shortened(piece), default=str)
-
-
-def _shortened(value):
-    if isinstance(value, dict):
-        return {key: _shortened(item) for key, item in value.items()}
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, list) and len(value) > 2:
-        return [_shortened(value[0]), "…", _shortened(value[-1])]
-    return value
 
 
 # --- What that machine lacks

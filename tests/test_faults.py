@@ -1,7 +1,6 @@
 """What goes wrong outside: killed processes, full disks, flipped bits, locked folders, Ctrl-C.
 
 Whatever happens, a file is whole or not there, finished work stays, and there is one clear line.
-`benchmarks/faults.py` does the same to the whole pipeline.
 """
 
 import gc
