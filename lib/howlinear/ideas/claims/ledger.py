@@ -25,7 +25,6 @@ from howlinear.files.published import load_published
 from howlinear.files.tables import with_ends
 from howlinear.ideas.claims.claim import (
     DECIDED,
-    SOURCE,
     UNITS,
     Claim,
     Verdict,
@@ -240,15 +239,3 @@ def settings_of_ledger(factors: Sequence[float]) -> dict[str, Any]:
     units = {name: asdict(unit) for name, unit in UNITS.items()}
     marks = {str(verdict): verdict.symbol for verdict in Verdict}
     return {JUDGED_BY: fingerprint(), "factors": list(factors), "units": units, "marks": marks}
-
-
-def another_ledger(folder: Path, source: Path = SOURCE) -> str | None:
-    """What to say where results were judged by other claims than those in the file; None if by these."""
-    by, now = tables.read_run(folder / tables.RUN).get("settings", {}).get(JUDGED_BY), fingerprint(source)
-    if by == now:
-        return None
-    whose = f"SHA-256 {by[:12]}…" if by else "which, they do not say"
-    return (
-        f"{folder.parent.name}/{folder.name} was judged by another ledger ({whose}) than {source.name} ({now[:12]}…): "
-        "take back what was changed in the claims, or run notebook 13 again and say why they changed"
-    )
