@@ -57,13 +57,17 @@ def test_a_model_in_training_is_made_smaller_without_dropout_and_stays_in_traini
     assert all(part.training for part in model.modules())
 
 
-def test_compressing_draws_nothing_from_torchs_random_numbers_and_needs_no_mode_of_autograd():
+@pytest.mark.parametrize("made", [by_units, by_maps])
+def test_compressing_draws_nothing_from_torchs_random_numbers_and_needs_no_mode_of_autograd(made):
     model = llama()
     before = torch.get_rng_state()
-    expected = hl.compress(model, IDS, max_parameters=0.9).units
+    expected = made(model)
     assert torch.equal(torch.get_rng_state(), before)
     with torch.inference_mode():
-        assert hl.compress(model, IDS, max_parameters=0.9).units == expected
+        assert made(model) == expected
+        made_there = llama()
+    with pytest.raises(InputError, match="gives no gradients"):
+        made(made_there)
 
 
 def test_what_a_hook_hands_a_block_no_map_in_its_place_would_get():

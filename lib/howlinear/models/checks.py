@@ -103,7 +103,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def undisturbed(model: PreTrainedModel) -> Iterator[None]:
-    """While it lasts, a model in evaluation mode and gradients to be had; torch's random numbers go on as before it."""
+    """While it lasts, a model in evaluation mode and gradients to be had; torch's random numbers go on as before it.
+
+    Raises:
+        InputError: weights that were made in `torch.inference_mode`, which have no gradients ever.
+    """
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise InputError("this model was made within torch.inference_mode and gives no gradients: make it outside")
     with evaluating(model), torch.inference_mode(False), torch.random.fork_rng(devices=[]):
         yield
 

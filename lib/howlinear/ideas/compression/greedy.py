@@ -239,16 +239,16 @@ def compress_to(
     check_causal(model)
     rows = without_padding(rows_of(rows, model))
     free = [site.block for site in sites(model, blocks) if not site.linear]
-    train = rows.ids[~rows.test]
-    test = rows.ids[rows.test]
-    fold = rows.fold[rows.test]
-    if not isfinite(max_dppl) or not free or not len(train) or len(test) < 2:
+    held_out = int(rows.test.sum())
+    to_fit_on = len(rows.test) - held_out
+    if not isfinite(max_dppl) or not free or not to_fit_on or held_out < 2:
         raise InputError(
-            f"a budget of {max_dppl} for {len(free)} blocks that are not replaced yet, {len(train)} sequences to fit "
-            f"on and {len(test)} held out: it takes a finite budget, a block, and sequences on both sides"
+            f"a budget of {max_dppl} for {len(free)} blocks that are not replaced yet, {to_fit_on} sequences to fit "
+            f"on and {held_out} held out: it takes a finite budget, a block, and sequences on both sides"
         )
     check(model, rows)
     with undisturbed(model):
+        train, test, fold = rows.ids[~rows.test], rows.ids[rows.test], rows.fold[rows.test]
         maps = fit_maps(model, train, free, batch_size=batch_size)
         prices = price(model, maps, train, half)
         order = sorted(free, key=lambda block: prices[block].cost)
