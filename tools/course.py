@@ -22,6 +22,7 @@ from nbformat.v4 import new_code_cell
 
 from howlinear.errors import HowlinearError, InputError
 from howlinear.files import atomic, paths
+from howlinear.notebook import execute
 from howlinear.notebook.prose import describe_recorded
 from tools import lessons, report
 from tools.book import build, solutions
@@ -193,7 +194,7 @@ def write(stems: Sequence[str]) -> None:
 def main() -> int:
     """Write the course; 2 if something is missing or wrong."""
     try:
-        write(build.stems())
+        write(execute.stems())
     except HowlinearError as error:
         print(f"howlinear: {error}", file=sys.stderr)
         return 2

@@ -21,7 +21,7 @@ import yaml
 from howlinear.errors import InputError
 from howlinear.files import paths
 from howlinear.notebook.prose import Prose
-from tools.book.solutions import EXERCISE
+from tools.book.solutions import difficulties
 
 MINUTES = 40
 """Of a lesson. Two meetings of ninety minutes hold four of them, and leave time for a claim of the ledger."""
@@ -47,19 +47,14 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
             `in_class` and `at_home`, numbers of exercises; `discuss`, a question without one right answer.
         found: what is recorded, in sentences.
     """
-    minutes = plan["minutes"]
-    if sum(minutes.values()) != MINUTES:
-        raise InputError(f"the plan of {stem} fills {sum(minutes.values())} minutes of {MINUTES}")
-    figure = plan["figure"].partition("/")[2]
-    caption = captions().get(figure)
-    if caption is None:
-        raise InputError(f"the plan of {stem} shows {figure}, of which book/gallery.yaml says nothing")
+    minutes, hard = plan["minutes"], difficulties(stem)
+    caption = captions()[plan["figure"].partition("/")[2]]
     prediction, reply = _asked(stem, found, f"reply {plan['predict']}")
     parts = [
         (minutes["predict"], f'Everyone writes down a guess: "{prediction}"'),
         (minutes["show"], "Show the figure below. Have them say what they see before you say how to read it."),
         (minutes["run"], "Run the notebook as `make course` hands it out, and read *The answer* together."),
-        (minutes["exercise"], f"In pairs, exercise {_exercise(stem, plan['in_class'])}."),
+        (minutes["exercise"], f"In pairs, exercise {plan['in_class']} ({hard[plan['in_class']]})."),
         (minutes["back"], f"Back to the prediction. {reply}"),
     ]
     rows = [f"| {number} | {what.replace('|', '&#124;')} |" for number, what in parts]
@@ -78,7 +73,7 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
             "**Expect to hear**",
             *heard,
             f"**Discuss.** {plan['discuss']}",
-            f"**At home.** Exercise {_exercise(stem, plan['at_home'])}.",
+            f"**At home.** Exercise {plan['at_home']} ({hard[plan['at_home']]}).",
         ]
     )
 
@@ -103,22 +98,11 @@ def _predictions(stem: str) -> list[str]:
     return [" ".join(question.split()) for question in asked or [text.partition("\n")[2]]]
 
 
-def _exercise(stem: str, number: int) -> str:
-    """An exercise by its number, and how hard it says it is."""
-    found = dict(EXERCISE.findall((paths.NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8").replace("# **", "**")))
-    if str(number) not in found:
-        raise InputError(f"notebook {stem} has no exercise {number}")
-    return f"{number} ({found[str(number)]})"
-
-
 def _asked(stem: str, found: Prose, which: str) -> tuple[str, str]:
     """A question of a notebook and its answer: `reply 3` to the third prediction, or `question 2` to test oneself."""
     kind, number = which.split()
     replies = zip(_predictions(stem), found.replies, strict=True)
-    both = list(replies) if kind == "reply" else found.questions
-    if not 1 <= int(number) <= len(both):
-        raise InputError(f"the plan of {stem} asks for {which}; there are {len(both)}")
-    return both[int(number) - 1]
+    return (list(replies) if kind == "reply" else found.questions)[int(number) - 1]
 
 
 @cache

@@ -20,10 +20,9 @@ from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
 from howlinear.files.tables import results as load_results
-from howlinear.notebook import prose
+from howlinear.notebook import execute, prose
 from howlinear.notebook.prose import Prose, describe_recorded
 from tools import ledger, lessons, teaching
-from tools.book import build
 
 TEMPLATES = paths.ROOT / "tools" / "templates"
 
@@ -52,7 +51,7 @@ recorded = cache(describe_recorded)
 
 def tables(results: Path) -> dict[str, dict[str, str]]:
     """All tables as a folder of results implies them: page → the mark that each follows → Markdown."""
-    stems = build.stems()
+    stems = execute.stems()
     return {
         README: {FINDINGS: fill_prose("readme", results)},
         FINDINGS_PAGE: {FINDINGS: fill_prose("findings", results)},

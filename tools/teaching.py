@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
-from howlinear.errors import InputError
 from howlinear.files import paths
+from howlinear.notebook import execute
 from howlinear.notebook.prose import Prose
 from tools import course, reading_time
-from tools.book.solutions import EXERCISE
+from tools.book.solutions import difficulties
 from tools.book.tables import markdown
 
 WEEKS = {
@@ -37,7 +36,7 @@ def notebooks_table(stems: Sequence[str]) -> str:
                 "notebook": _link(stem),
                 "question": question(stem),
                 "minutes to read": str(minutes(stem)),
-                "exercises": ", ".join(exercises(stem)),
+                "exercises": ", ".join(difficulties(stem).values()),
                 "points": str(points(stem)),
             }
         )
@@ -54,7 +53,7 @@ def weeks_table() -> str:
                 "theme": theme,
                 "notebooks": ", ".join(_link(stem) for stem in stems),
                 "minutes to read": str(sum(map(minutes, stems))),
-                "exercises": str(sum(len(exercises(stem)) for stem in stems)),
+                "exercises": str(sum(len(difficulties(stem)) for stem in stems)),
                 "points": str(sum(map(points, stems))),
             }
         )
@@ -82,35 +81,17 @@ def answered(of_models: Mapping[str, Prose]) -> str:
 @cache
 def minutes(stem: str) -> int:
     """Minutes to read a notebook, without its exercises."""
-    return reading_time.minutes(_path(stem))
-
-
-def exercises(stem: str) -> list[str]:
-    """How hard each exercise of a notebook says it is."""
-    return [difficulty for _, difficulty in EXERCISE.findall("\n".join(_lines(stem)))]
+    return reading_time.minutes(paths.NOTEBOOKS / f"{stem}.py")
 
 
 def points(stem: str) -> int:
     """What can be earned in a notebook."""
-    return sum(map(course.points, exercises(stem)))
+    return sum(map(course.points, difficulties(stem).values()))
 
 
 def question(stem: str) -> str:
     """The title of a notebook, which is a question."""
-    mark = f"# {stem[:2]} · "
-    title = next((line.removeprefix(mark) for line in _lines(stem) if line.startswith(mark)), None)
-    if title is None:
-        raise InputError(f"notebook {stem} has no title {mark.strip()!r} and a question")
-    return title
-
-
-def _lines(stem: str) -> list[str]:
-    """The lines of a notebook's text, of words without the mark of a comment."""
-    return [line.removeprefix("# ") for line in _path(stem).read_text(encoding="utf-8").splitlines()]
-
-
-def _path(stem: str) -> Path:
-    return paths.NOTEBOOKS / f"{stem}.py"
+    return execute.listed(stem).title.partition(" · ")[2]
 
 
 def _link(stem: str) -> str:

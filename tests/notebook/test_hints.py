@@ -6,11 +6,12 @@ import jupytext
 import pytest
 
 from howlinear.files import paths
-from tools.book import build, solutions
+from howlinear.notebook import execute
+from tools.book import solutions
 
 FOLD = re.compile(r"^<details><summary>Hint</summary>\n\n(.+?)\n\n</details>$", re.DOTALL | re.MULTILINE)
 STEP = re.compile(r"^Step (\d): ", re.MULTILINE)
-STEMS = build.stems()
+STEMS = execute.stems()
 
 
 def hints(source):

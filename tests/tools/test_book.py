@@ -23,6 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from helpers.browser import Browser, must_have_chromium
 from howlinear.errors import InputError
 from howlinear.files import numbers, paths
+from howlinear.notebook import execute
 from tests.tools import test_explorer, test_in_browser
 from tests.tools.test_solutions import answers, small
 from tools.book import build, printed, solutions
@@ -33,7 +34,7 @@ STEM = "02_ceilings"
 
 
 def test_the_solutions_of_the_project_answer_its_exercises():
-    for stem in build.stems():
+    for stem in execute.stems():
         exercises = re.findall(r"^# \*\*(\d) \(", (paths.NOTEBOOKS / f"{stem}.py").read_text(), re.MULTILINE)
         _, parts = solutions.exercises(build.solutions(stem).cells)
         assert sorted(map(str, parts)) == exercises, stem
@@ -77,12 +78,6 @@ def test_the_reference_has_every_module_once():
     listed = re.findall(r"\{doc\}`([\w.]+)`", pages["index"])
     assert sorted(listed) == sorted(modules)
     assert "automodule:: howlinear.core.moments\n" in pages["core.moments"]
-
-
-def test_a_folder_that_the_reference_does_not_know_is_refused(monkeypatch):
-    monkeypatch.setattr(build, "FOLDERS", build.FOLDERS[1:])
-    with pytest.raises(InputError, match="FOLDERS and the package differ in core"):
-        build.modules()
 
 
 def test_main_says_what_is_missing(tmp_path, monkeypatch, capsys):

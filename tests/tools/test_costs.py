@@ -16,6 +16,7 @@ from howlinear.files import numbers, paths
 from howlinear.instrument.capture import capture
 from howlinear.instrument.layerwise import moments_bytes
 from howlinear.models.layers import layers_of
+from howlinear.notebook import execute
 from howlinear.text.rows import TokenRows
 from tools.book import build, costs
 from tools.book.costs import rates, tables, work
@@ -150,7 +151,7 @@ def test_the_benchmark_runs_and_the_page_can_read_it(tmp_path, monkeypatch):
 
 def test_the_slurm_profile_names_rules_that_there_are_and_snakemake_reads_it():
     profile = yaml.safe_load((paths.PROFILES / "slurm" / "config.yaml").read_text(encoding="utf-8"))
-    rules = set(build.stems()) | {"capture"}
+    rules = set(execute.stems()) | {"capture"}
     assert profile["executor"] == "slurm"
     assert profile["set-threads"].keys() | profile["set-resources"].keys() <= rules
     options = ["--profile", "profiles/slurm", "--executor", "local", "--config", "profile=smoke", "--dry-run"]

@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from howlinear.errors import InputError
 from howlinear.files import paths
+from howlinear.notebook import execute
 from tools import course, report
 from tools.book import build
 
@@ -225,7 +226,7 @@ def written(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(paths, "BUILD", tmp_path_factory.mktemp("course"))
     patch.setattr(report, "write_slides", lambda folder: None)
-    course.write(build.stems())
+    course.write(execute.stems())
     yield paths.BUILD / "course"
     patch.undo()
 
@@ -255,7 +256,7 @@ def test_a_name_that_is_read_too_early_is_seen():
     assert read_too_early("def check_answer():\n    a = b\n    b = a\n    print(a, c)\n") == ["b"]
 
 
-@pytest.mark.parametrize("stem", build.stems())
+@pytest.mark.parametrize("stem", execute.stems())
 def test_the_projects_notebooks_become_a_course(stem, written):
     solved, empty = (nbformat.read(written / folder / f"{stem}.ipynb", 4) for folder in ("instructor", "student"))
     original = jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
@@ -274,7 +275,7 @@ def test_the_projects_notebooks_become_a_course(stem, written):
         assert read_too_early(cell.source) == [], "within a function such a name has no value yet"
 
 
-@pytest.mark.parametrize("stem", build.stems())
+@pytest.mark.parametrize("stem", execute.stems())
 def test_a_lesson_plan_goes_with_every_notebook(stem, written):
     text = (written / "plans" / f"{stem}.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"\]\((.+\.png)\)", text)
@@ -283,7 +284,7 @@ def test_a_lesson_plan_goes_with_every_notebook(stem, written):
 
 def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "BUILD", tmp_path)
-    monkeypatch.setattr(build, "stems", lambda: ["02_ceilings"])
+    monkeypatch.setattr(execute, "stems", lambda: ["02_ceilings"])
     monkeypatch.setattr(build, "solutions", lambda stem: new_notebook())
     assert course.main() == 2
     told = capsys.readouterr().err

@@ -9,8 +9,8 @@ import pytest
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
+from howlinear.notebook import execute
 from tools import pages
-from tools.book import build
 from tools.pages import CLAIMS, END, FINDINGS, FINDINGS_PAGE, LEDGER_PAGE
 
 RECORDED = paths.ROOT / "results"
@@ -19,7 +19,7 @@ RECORDED = paths.ROOT / "results"
 def test_the_pages_show_what_the_committed_results_imply():
     """If this fails, results or claims have moved: run `make readme`, and read the pages again."""
     implied = pages.tables(RECORDED)
-    assert len(implied[pages.INSTRUCTOR]) == len(implied[pages.PLANS]) == len(build.stems())
+    assert len(implied[pages.INSTRUCTOR]) == len(implied[pages.PLANS]) == len(execute.stems())
     for name, of_page in implied.items():
         text = (paths.ROOT / name).read_text(encoding="utf-8")
         for mark, table in of_page.items():

@@ -2,10 +2,9 @@
 
 import pytest
 
-from howlinear.errors import InputError
 from howlinear.files import paths
+from howlinear.notebook import execute
 from tools import teaching
-from tools.book import build
 
 SMALL = """\
 # %% [markdown]
@@ -49,15 +48,9 @@ def test_a_weeks_row_adds_up_its_notebooks(small, monkeypatch):
     assert cells(teaching.weeks_table()) == [["1", "All of it", f"{link}, {link}", "20", "4", "6"]]
 
 
-def test_a_notebook_without_a_title_is_named(small):
-    (paths.NOTEBOOKS / "08_small.py").write_text(SMALL, encoding="utf-8")
-    with pytest.raises(InputError, match="notebook 08_small has no title '# 08 ·'"):
-        teaching.question("08_small")
-
-
 def test_every_notebook_has_its_week_after_what_it_needs():
     taught = [stem for stems in teaching.WEEKS.values() for stem in stems]
-    assert sorted(taught) == build.stems()
+    assert sorted(taught) == execute.stems()
     assert taught[:3] == ["00_by_hand", "01_capture", "02_ceilings"]
     needs = {"10_degrees": "03_bilinear", "12_sinks": "04_rank", "14_compress": "06_compression", "15_gate": "12_sinks"}
     assert all(taught.index(before) < taught.index(stem) for stem, before in needs.items())

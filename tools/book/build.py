@@ -22,11 +22,11 @@ from typing import Any
 
 import jupytext
 import nbformat
-import yaml
 from nbformat import NotebookNode
 
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, numbers, paths
+from howlinear.notebook import execute
 from tools import ledger, lessons, report
 from tools.book import costs, data, explorer, in_browser, measured, printed
 from tools.book import solutions as folding
@@ -41,11 +41,6 @@ HOSTED = re.compile(r"<!-- hosted -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
 # as one reads
 FOLDERS = ("core", "models", "text", "instrument", "ideas", "training", "plots", "notebook", "files", "app")
-
-
-def stems() -> list[str]:
-    """The notebooks of the project, in their order."""
-    return sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9][0-9]_*.py"))
 
 
 def address() -> str:
@@ -131,7 +126,7 @@ def solutions(stem: str) -> NotebookNode:
 
 def gallery(profile: str, which: Sequence[str], target: Path) -> str:
     """The figures as cards that lead to their notebooks, each with its line; copies them to `target`."""
-    lines = yaml.safe_load((FRAME / "gallery.yaml").read_text(encoding="utf-8"))
+    lines = lessons.captions()
     notebook_of = {name: stem for name in lines for stem in which if name.startswith(f"{stem}_")}
     drawn = {path.stem for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
     if drawn != notebook_of.keys():
@@ -224,11 +219,7 @@ def index(everything: Sequence[str]) -> str:
 def modules() -> list[str]:
     """Dotted names below `howlinear` of all its modules, without packages and what only starts them."""
     package = importlib.import_module("howlinear")
-    walked = list(pkgutil.walk_packages(package.__path__, "howlinear."))
-    folders = {module.name.split(".")[1] for module in walked if module.ispkg}
-    differing = folders ^ set(FOLDERS)
-    if differing:
-        raise InputError(f"tools/book/build.py: FOLDERS and the package differ in {', '.join(sorted(differing))}")
+    walked = pkgutil.walk_packages(package.__path__, "howlinear.")
     names = [module.name.removeprefix("howlinear.") for module in walked if not module.ispkg]
     others = ("public", "app.lm_eval")  # what the first page lists, and what EleutherAI's harness has to be there for
     return sorted(name for name in names if not name.startswith("__") and name not in others)
@@ -259,7 +250,7 @@ def main(profile: str = "minis", *which: str) -> int:
     """Gather and build; with stems, only these notebooks. 2 if something is missing or wrong."""
     source, out = paths.BUILD / "book" / "source", paths.BUILD / "book" / "html"
     try:
-        prepare(profile, source, which or stems())
+        prepare(profile, source, which or execute.stems())
         build(source, out)
         printed.write(source, out / "_static" / "book.pdf")
     except HowlinearError as error:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 
+import jupytext
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from howlinear.errors import InputError
+from howlinear.files import paths
 
 EXERCISE = re.compile(r"^\*\*(\d)(?: \(([\w -]+)\))?\.\*\*", re.MULTILINE)
 """The number of an exercise, and how hard it is."""
@@ -29,6 +32,14 @@ if importlib.util.find_spec("howlinear") is None:
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--editable", "howlinear"], check=True)
     sys.path.insert(0, "howlinear/lib")
 """
+
+
+@cache
+def difficulties(stem: str) -> dict[int, str]:
+    """Exercise of a notebook → how hard it says it is."""
+    cells = jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells
+    words = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return {int(number): difficulty for number, difficulty in EXERCISE.findall(words)}
 
 
 def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> NotebookNode:
