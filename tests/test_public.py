@@ -41,6 +41,13 @@ CALLS = {
     "measure mini-gpt2 --json no/such/folder.json": (2, "there is no folder no/such"),
     "compress nosuch --max-dppl 1 --out small": (2, "cannot load nosuch: no such folder here"),
     "compress mini-gpt2 --max-dppl 1 --out small --corpus nosuch": (2, "unknown corpus 'nosuch'"),
+    "compress mini-gpt2 --max-parameters 1.5 --out new": (
+        2,
+        "a share of 1.5 of all parameters: give one between 0 and 1",
+    ),
+    "compress mini-gpt2 --max-dppl inf --out new": (2, "a budget of inf: give a finite rise of perplexity"),
+    "compress mini-gpt2 --max-parameters 0.9 --out .": (2, "exists: choose another folder"),
+    "compress mini-gpt2 --max-parameters 0.9 --out /proc/new/folder": (2, "cannot write /proc/new/folder: "),
 }
 CALL_ALL = """
 import contextlib, io, json, sys

@@ -938,23 +938,6 @@ def test_a_share_that_cannot_be_is_one_clear_line_and_leaves_nothing(refused, te
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "whole"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--max-parameters", 1.5, "--out", "new"), "a share of 1.5 of all parameters: give one between 0 and 1"),
-        (("--max-dppl", "inf", "--out", "new"), "a budget of inf: give a finite rise of perplexity"),
-        (("--max-parameters", 0.9, "--out", "."), "exists: choose another folder"),
-        (("--max-parameters", 0.9, "--out", "/proc/new/folder"), "cannot write /proc/new/folder: "),
-    ],
-)
-def test_what_can_be_told_of_a_compression_without_weights_is_told_without_torch(options, message):
-    ran = run_without_torch("compress", "mini-gpt2", *options)
-    assert ran.returncode == 2, ran.stderr
-    assert message in ran.stderr
-    assert len(ran.stderr.strip().splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("kind", "rows", "message"),
     [
