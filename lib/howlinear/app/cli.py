@@ -115,18 +115,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """How a command reads its models and texts, as its options say it.
-
-    Attributes:
-        documents: what a document is of a text.
-        text_column: of a table, which column is text.
-        sites: where the FFNs are, if that cannot be told.
-        device: where the model computes.
-        dtype: of its weights.
-        device_map: how it is spread over devices.
-        in_4bit: whether its weights are rounded to 4 bits.
-        in_8bit: whether they are to 8.
-    """
+    """How a command reads its models and texts, as its options say it."""
 
     documents: str = "auto"
     text_column: str | None = None
@@ -590,11 +579,7 @@ def compress(
 
 
 def check_budget(max_dppl: float | None, max_parameters: float | None, units: bool, alike: bool) -> None:
-    """Refuse what is no budget, before any work.
-
-    Raises:
-        InputError: not exactly one budget, one that nothing can meet, or an option that does not go with it.
-    """
+    """Refuse, before any work, no or two budgets, one that nothing can meet, and an option that does not go with it."""
     if (max_dppl is None) == (max_parameters is None):
         raise InputError("give one budget, --max-parameters 0.9 or --max-dppl 1, which are met in different ways")
     if alike and not units:
@@ -772,10 +757,7 @@ app.info.epilog = "\n\n".join(["For example:", *(examples[0] for examples in EXA
 def check_sources(models: list[str], corpora: list[str], reading: Reading) -> None:
     """Refuse a model or a corpus that is not there, or a way to read them that is none.
 
-    Raises:
-        SourceError: there is none by that name.
-        InputError: no such way to cut a text into documents, a column that is not there, or options that exclude each
-            other.
+    Such are an unknown way to cut a text into documents, an absent column, and options that exclude each other.
     """
     from howlinear.models import sources
     from howlinear.text import library, plain, streams
@@ -798,13 +780,7 @@ def check_sources(models: list[str], corpora: list[str], reading: Reading) -> No
 def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
     """Refuse a file that cannot be written: a mistyped path makes no new folders, and no file is replaced unasked.
 
-    Args:
-        targets: option → the file that it names, if it was given.
-        force: files that are there may be replaced.
-
-    Raises:
-        InputError: a file of a kind that the option does not write.
-        SourceError: there is no such folder, one may not write to it, or something is there already.
+    `targets` names the file of each option, if one was given; one of a kind that the option does not write is refused.
     """
     for option, path in targets.items():
         if path is None:
@@ -824,8 +800,8 @@ def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
 def check_placement(reading: Reading, processes: int = 1) -> None:
     """Refuse two ways at once to say where a model computes, or to how many bits it is rounded.
 
-    Raises:
-        InputError: a device map beside a device or several processes, 4 bits beside 8, or what rounds them is missing.
+    That is a device map beside a device or several processes, and 4 bits beside 8; without the packages that round,
+    bits are refused too.
     """
     from howlinear.models.sources import check_bits
 
@@ -841,10 +817,7 @@ def check_placement(reading: Reading, processes: int = 1) -> None:
 def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str | None, possible: bool) -> bool | None:
     """Whether a model's weights are to stay in their files; None where that depends on what is free.
 
-    `possible` says whether all that is asked for can be had layer by layer.
-
-    Raises:
-        InputError: options that exclude each other.
+    `possible`: all that is asked for can be had layer by layer. Options that exclude each other are refused.
     """
     if layerwise is False and work is not None:
         raise InputError("--work is of a measurement layer by layer: leave --whole out")
@@ -859,11 +832,7 @@ def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str |
 
 
 def parse_blocks(text: str | None) -> list[int] | None:
-    """The numbers of `--blocks`; None for all blocks.
-
-    Raises:
-        InputError: something else than numbers with commas between.
-    """
+    """The numbers of `--blocks`, None for all blocks; anything but numbers with commas between is refused."""
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError as error:
@@ -914,12 +883,7 @@ def hide_bars() -> None:
 
 
 def write_files(targets: Mapping[str, Path | None], makers: Mapping[str, Callable[[], Any]]) -> None:
-    """Write the files that were asked for, each whole or not at all.
-
-    Args:
-        targets: option → the file that it names, if it was given.
-        makers: option → what makes the numbers, the table, the figure or the page for it.
-    """
+    """Write the files that were asked for, each whole or not at all; an option's maker makes what its file holds."""
     from howlinear.files import atomic, numbers
 
     for option, path in targets.items():

@@ -22,17 +22,10 @@ from howlinear.text.rows import TokenRows
 
 @dataclass(frozen=True)
 class Compression:
-    """A smaller model, beside the one that it was made of.
+    """A smaller model, beside the one that it was made of; `rows` are those that it was made and measured on.
 
-    Attributes:
-        model: what the user called it.
-        before: the model as it was.
-        after: the smaller one.
-        rows: what it was made and measured on.
-        outcome: what was taken out, and what that costs.
-        seed: decided which documents were drawn.
-        dtype: of the weights.
-        accuracies: of both on the same questions, before and after, if some were asked.
+    `model` is what the user called it, `outcome` what was taken out and what that costs, `accuracies` those of both on
+    the same questions, before and after. `seed` decided which documents were drawn.
     """
 
     model: str

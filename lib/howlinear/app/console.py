@@ -29,13 +29,9 @@ UNTRAINED_HEADING = "before\ntraining"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table whose numbers are never cut.
+    """A column of a table whose numbers are never cut; its heading has one line or two.
 
-    Attributes:
-        heading: what stands above it, of one line or two.
-        cells: what stands in it.
-        worth: where the terminal is too narrow, the columns of least worth are left out.
-        justify: `right` or `left`.
+    Where the terminal is too narrow, the columns of least worth are left out. `justify` is `right` or `left`.
     """
 
     heading: str

@@ -43,13 +43,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page: what one notebook found on this model.
-
-    Attributes:
-        question: the heading.
-        stem: of the notebook.
-        figures: name → what it shows.
-    """
+    """A part of the page: a question, and what one notebook found on this model; `figures` says what each one shows."""
 
     question: str
     stem: str
@@ -191,11 +185,7 @@ def figures(
 
 
 def _name_of(argument: str, given: Any) -> str:
-    """A model, a text or a folder by its name or path: notebooks run in processes of their own, and read files.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """A model or text by its name or path; anything else is refused: notebooks are other processes, and read files."""
     if not isinstance(given, str | Path):
         raise InputError(
             f"{argument} is a {type(given).__name__}: give a name or a path; hl.save writes a model to a folder, and a "
@@ -211,12 +201,7 @@ def not_run(page: Path) -> list[str]:
 
 
 def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
-    """What the files among the corpora hold; the others are texts by name.
-
-    Raises:
-        InputError: a file that holds nothing to read, or a data set on the Hub.
-        SourceError: no such text.
-    """
+    """What the files among the corpora hold; a blank one, a data set on the Hub and a text not there are refused."""
     texts = {}
     for text in corpora:
         library.check_known(text)
@@ -232,11 +217,7 @@ def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
 
 
 def _cut(corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, str]:
-    """Texts cut as was asked for, as tables of a document a row, and where each is to lie.
-
-    Raises:
-        InputError: a text by name, whose documents are what they are.
-    """
+    """Texts cut as was asked for, as tables of a document a row, by where each is to lie; a text by name is refused."""
     cut = {}
     for number, text in enumerate(corpora, 1):
         if text not in texts:
@@ -263,14 +244,7 @@ def _profile_of(out: Path) -> Path:
 def _write_run_profile(out: Path, content: dict[str, Any], force: bool = False) -> Path:
     """Write the run profile into a folder that is new, empty or of an earlier call with the same model and texts.
 
-    Args:
-        out: the folder.
-        content: the run profile.
-        force: an earlier call with others is forgotten, with all that it has made.
-
-    Raises:
-        InputError: the folder holds something else.
-        SourceError: it cannot be made.
+    With `force`, an earlier call with others is forgotten, with all that it has made; any other folder is refused.
     """
     path, text = _profile_of(out), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     if path.is_file() and path.read_text(encoding="utf-8") == text:

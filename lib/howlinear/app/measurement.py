@@ -31,16 +31,10 @@ WHOLE_SEQUENCES = 0.99
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one model on one text.
+    """What was measured of one model on one text; `model` is what the user called it.
 
-    Attributes:
-        model: what the user called it.
-        profile: R²_lin over depth.
-        swap: whether costs of swaps were asked for; a model that predicts no next token has none.
-        untrained: R²_lin before training, where that was measured.
-        rows_asked: rows that were asked for.
-        seed: decided which documents were drawn.
-        dtype: of the weights.
+    `untrained` is R²_lin before training. `swap` says whether costs of swaps were asked for; a model that predicts no
+    next token has none. `seed` decided which documents were drawn.
     """
 
     model: str
@@ -119,16 +113,11 @@ def measure_untrained(
     blocks: list[int] | None = None,
     site: str = "ffn",
 ) -> Baseline:
-    """R²_lin of the same architecture with fresh weights, on the same text.
+    """R²_lin of the same architecture with fresh weights, on the same text: each block's bracket, in order of depth.
 
     A block with fresh weights can be far from straight, so it takes more rows than a trained one: they are doubled, up
     to `UNTRAINED_FACTOR` times those of the measurement, until held-out and in-sample R² meet (`instrument.baseline`).
-
-    Returns:
-        The bracket of each of these blocks, in their order of depth.
-
-    Raises:
-        InputError: the model cannot be built anew, or does not run with fresh weights.
+    A model that cannot be built anew, or does not run with fresh weights, is refused.
     """
     chosen = {each.block for each in sites(model, blocks, site)}
     try:

@@ -25,13 +25,9 @@ from howlinear.plots import ceilings, style
 
 @dataclass(frozen=True)
 class Section:
-    """What a page says of one thing that was measured.
+    """What a page says of one thing that was measured: what to think of it, a table, and how it came about.
 
-    Attributes:
-        title: what it is.
-        notes: what to think of it, a sentence each.
-        columns: of its table; the second is a share, which gets a bar.
-        settings: how it came about, by name.
+    A note is a sentence; the second column of the table is a share, which gets a bar.
     """
 
     title: str
@@ -64,16 +60,9 @@ def _section(measurement: Measurement) -> Section:
 
 
 def render_page(template: str, draw: Callable[[], Figure], *sections: Section, **more: Any) -> str:
-    """A page.
+    """A page of HTML, with figure and style in it; whatever it is given is shown as text.
 
-    Args:
-        template: its words, a file beside this one that is, or extends, `page.html.jinja`.
-        draw: draws the figure.
-        *sections: what stands below it.
-        **more: what the template's own words depend on.
-
-    Returns:
-        HTML with figure and style in it; whatever it is given is shown as text.
+    The template, a file beside this one, is or extends `page.html.jinja`; `more` is what its own words depend on.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell.strip("–") or 0))))

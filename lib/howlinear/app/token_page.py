@@ -25,17 +25,10 @@ LEVELS = ("below ½", "½ to 1", "1 to 2", "2 to 4", "4 to 8", "8 to 16", "16 an
 
 
 def render_tokens(texts: Sequence[tuple[pd.DataFrame, Measurement]]) -> str:
-    """The page, on which a reader chooses the block and, of several texts, the text.
+    """The page, on which a reader chooses the block and, of several texts, the text; what it is given is shown as text.
 
-    Args:
-        texts: for each text what `token_errors` found, and the measurement of the profile whose maps these are; all of
-            one model and the same blocks.
-
-    Returns:
-        HTML with style, script and numbers in it; whatever it is given is shown as text.
-
-    Raises:
-        InputError: more tokens than a page holds, or texts with other blocks than the first.
+    Each text comes as what `token_errors` found, and the measurement of the profile whose maps these are; all are of
+    one model. Texts with other blocks than the first, and more tokens than a page holds, are refused.
     """
     first, measurement = texts[0]
     blocks = first["block"].unique().tolist()
@@ -88,11 +81,7 @@ def _data(errors: pd.DataFrame) -> dict[str, list]:
 
 
 def check_page(tokens: int) -> None:
-    """Refuse more tokens than a page holds.
-
-    Raises:
-        InputError: more than `MOST`.
-    """
+    """Refuse more tokens than the `MOST` that a page holds."""
     if tokens > MOST:
         raise InputError(f"a page of {tokens:,} tokens: at most {MOST:,} can be shown; a table (--csv) takes more")
 

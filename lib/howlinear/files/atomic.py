@@ -23,16 +23,8 @@ from howlinear.errors import HowlinearError, SourceError
 def written_aside(target: Path | str) -> Iterator[Path]:
     """Write to a neighbour of `target` and rename it when done, so no half file is ever seen.
 
-    What writers that were killed have left beside `target` is removed.
-
-    Args:
-        target: the file to create or replace; its folder is made if absent.
-
-    Yields:
-        The path to write to, with `target`'s suffix.
-
-    Raises:
-        SourceError: the folder or the file cannot be written.
+    The neighbour has the suffix of `target`, whose folder is made if absent; what writers that were killed have left
+    beside it is removed. What cannot be written is a `SourceError`.
     """
     target = Path(target)
     with _neighbour(target, is_folder=False) as aside:
@@ -54,17 +46,7 @@ def write_text(target: Path | str, text: str) -> None:
 
 @contextmanager
 def folder_aside(target: Path) -> Iterator[Path]:
-    """Write a folder whole or not at all: a neighbour first, which then takes `target`'s place.
-
-    Args:
-        target: the folder to create or replace.
-
-    Yields:
-        An empty folder to write to.
-
-    Raises:
-        SourceError: it cannot be written; what was there is still there.
-    """
+    """Write a whole folder, empty when given, as `written_aside` writes a file; if that fails, what was there stays."""
     with _neighbour(target, is_folder=True) as work:
         new = work / "new"
         old = work / "old"

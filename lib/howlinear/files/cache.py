@@ -14,15 +14,7 @@ from howlinear.files import atomic
 
 
 def made_once(below: Path | str, make: Callable[[Path], None]) -> Path:
-    """A folder of the cache, made now if it is not there yet.
-
-    Args:
-        below: its path in the cache.
-        make: fills a new folder; what it raises leaves nothing behind.
-
-    Raises:
-        SourceError: the cache cannot be written.
-    """
+    """The folder `below` in the cache, filled by `make` if it is not there yet; what fails leaves nothing behind."""
     target = Path(pooch.os_cache("howlinear")) / below
     if not target.is_dir():
         with _locked(target.parent):

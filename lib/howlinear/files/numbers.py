@@ -25,16 +25,10 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path | str, numbers: Mapping[str, Any], digits: Mapping[str, int] | None = None) -> Path:
-    """Write numbers as JSON: sorted keys, rounded, finite only.
+    """Write numbers as JSON, the file in one step: sorted keys, rounded, finite only.
 
-    Args:
-        path: the file; replaced in one step.
-        numbers: nested mappings and sequences of numbers, strings, arrays or tensors.
-        digits: key → significant digits of the numbers under that key, however small they are.
-
-    Raises:
-        InputError: a number is NaN or infinite, or something is no number; says where.
-        SourceError: the file cannot be written.
+    They are nested mappings and sequences of numbers, strings, arrays or tensors; all else is refused, as are NaN and
+    infinity, and the error says where. `digits`: key → significant digits of the numbers under it, however small.
     """
     atomic.write_text(path, to_json(_rounded(numbers, "numbers", dict(digits or {}), None)))
     return Path(path)
@@ -46,11 +40,7 @@ def to_json(content: Mapping[str, Any]) -> str:
 
 
 def load(path: Path | str) -> dict[str, Any]:
-    """Read what `save` wrote.
-
-    Raises:
-        SourceError: no such file, or not JSON.
-    """
+    """Read what `save` wrote; a file that is not there, or no JSON, is refused."""
     path = Path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -60,11 +60,7 @@ def scratch(profile: str) -> Path:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """What `name` means below `folder`.
-
-    Raises:
-        InputError: it leads out of the folder, or is the folder itself.
-    """
+    """What `name` means below `folder`; refused if it leads out of the folder, or is the folder itself."""
     path = Path(os.path.normpath(folder / name))
     if Path(os.path.normpath(folder)) not in path.parents or "\0" in name:
         raise InputError(f"{name!r} leads out of {folder}: give a name, not a path")

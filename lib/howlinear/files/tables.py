@@ -89,11 +89,7 @@ def dictionary() -> dict[str, dict[str, Column]]:
 
 
 def describe_column(stem: str, table: str, name: str) -> Column:
-    """What a column of a notebook's table is; the ends of an interval are what its number is.
-
-    Raises:
-        InputError: the data dictionary does not have it.
-    """
+    """What a column of a table is, the ends of an interval as their number is; refused if the dictionary lacks it."""
     own, common = dictionary().get(stem, {}), dictionary()[COMMON]
     of_number = re.sub(f"({'|'.join(ENDS)})$", "", name)
     for candidate in dict.fromkeys((name, of_number)):
@@ -109,13 +105,8 @@ def describe_column(stem: str, table: str, name: str) -> Column:
 def as_recorded(table: pd.DataFrame, stem: str, name: str) -> pd.DataFrame:
     """A table as it will be read back from disk: columns checked, numbers rounded as the data dictionary says.
 
-    Args:
-        table: key columns and quantities; the index is dropped.
-        stem: of the notebook, as `02_ceilings`.
-        name: of the table, as `blocks`.
-
-    Raises:
-        InputError: a column that the dictionary does not have, an infinite number, or keys that do not tell rows apart.
+    The index is dropped. Refused are a column that the dictionary does not have, an infinite number, and keys that do
+    not tell rows apart.
     """
     described = {column: describe_column(stem, name, column) for column in table.columns}
     recorded = table.reset_index(drop=True)
@@ -186,17 +177,9 @@ class Results(Mapping[str, pd.DataFrame]):
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any]) -> None:
-    """Write a notebook's results, the folder whole or not at all.
+    """Write a notebook's results, tables as `as_recorded` gives them, to `folder`, whole or not at all.
 
     What `run.json` says of where the numbers come from stays: `provenance.record` writes it anew if they have changed.
-
-    Args:
-        folder: `results/<run profile>/<stem>`.
-        tables: name → table, as `as_recorded` gives it.
-        settings: what the run was asked for.
-
-    Raises:
-        SourceError: it cannot be written.
     """
     run = read_run(folder / RUN) if (folder / RUN).is_file() else {}
     with atomic.folder_aside(folder) as aside:
@@ -206,11 +189,7 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[st
 
 
 def read(folder: Path) -> Results:
-    """The results in a folder, as `write` left them.
-
-    Raises:
-        SourceError: there are none, or a file is damaged; says what to run.
-    """
+    """The results in a folder, as `write` left them; if there are none, or a file is damaged, it says what to run."""
     if not (folder / RUN).is_file():
         raise SourceError(f"no results in {folder}: run notebook {folder.name} first, or make figures")
     try:
@@ -226,11 +205,7 @@ def from_texts(stem: str, texts: Mapping[str, str], run: Mapping[str, Any]) -> R
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """What a `run.json` holds.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
+    """What a `run.json` holds; one that cannot be read is refused."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -42,22 +42,12 @@ logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters
 def execute(
     stem: str, parameters: Mapping[str, Any] | None = None, record: bool = False, progress: bool = False
 ) -> Path:
-    """Execute a notebook as text → notebook → executed notebook.
+    """Execute a notebook as text → notebook → executed notebook, and give the path of the last.
 
-    Args:
-        stem: as in `02_ceilings`.
-        parameters: values for the names in its parameters cell; `profile` decides where everything goes.
-        record: let its results and figures become the project's, `results/<profile>` and `figures/<profile>`.
-        progress: show a bar of its cells.
-
-    Returns:
-        Path of the executed notebook, `notebooks/<stem>.ipynb` below `build/<profile>`, or below
-        `build/scratch/<profile>` of a run that is not recorded.
-
-    Raises:
-        SourceError: no such notebook or profile.
-        InputError: a parameter that the notebook does not have or of another type, a cell that failed, or a run that is
-            to be recorded on a profile that is not the project's.
+    That is `notebooks/<stem>.ipynb` below `build/<profile>`, or below `build/scratch/<profile>` of a run that is not
+    recorded. `record` lets results and figures become the project's, `results/<profile>` and `figures/<profile>`; it is
+    refused on a profile that is not the project's. A parameter that the notebook does not have or of another type is
+    refused as well, and a cell that fails is an `InputError`.
     """
     notebook = _read(stem)
     notebook.metadata["kernelspec"] = KERNEL
@@ -101,11 +91,7 @@ def execute(
 
 
 def _read(stem: str) -> NotebookNode:
-    """A notebook as the text it is, nothing executed.
-
-    Raises:
-        SourceError: no such notebook.
-    """
+    """A notebook as the text it is, nothing executed; one that is not there is refused."""
     source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
     if not os.path.isfile(source):
         raise SourceError(f"no notebook {stem!r}: {', '.join(stems())}")
@@ -130,13 +116,7 @@ def _kernels_told(record: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Listed:
-    """A notebook as a list of them shows it.
-
-    Attributes:
-        stem: as in `02_ceilings`.
-        title: the question that it asks.
-        parameters: by name, `profile` first.
-    """
+    """A notebook as a list of them shows it: its title is the question that it asks, its first parameter `profile`."""
 
     stem: str
     title: str
@@ -149,11 +129,7 @@ def stems() -> list[str]:
 
 
 def listed(stem: str) -> Listed:
-    """What a notebook asks, and what can be given to it; read without running anything.
-
-    Raises:
-        SourceError: no such notebook.
-    """
+    """What a notebook asks, and what can be given to it, read without running anything; an unknown one is refused."""
     notebook = _read(stem)
     heading = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
     title = heading.partition("\n")[0].lstrip("# ")
@@ -165,13 +141,7 @@ def listed(stem: str) -> Listed:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a notebook.
-
-    Attributes:
-        default: its value in the notebook.
-        types: the types that it may have.
-        comment: what the notebook says of it.
-    """
+    """A parameter of a notebook: its default, the types that it may have, and what the notebook says of it."""
 
     default: Any
     types: tuple[type, ...]
@@ -218,11 +188,7 @@ def _declared_by(statement: ast.stmt, comment: str) -> dict[str, Parameter]:
 
 
 def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict[str, Any]:
-    """The given parameters, ready for papermill.
-
-    Raises:
-        InputError: the notebook has no such parameter, or the value is of another type than its default.
-    """
+    """The given parameters, ready for papermill; an unknown one, or one of a type that it may not have, is refused."""
     known = declared(notebook)
     unknown = sorted(given.keys() - known.keys())
     if unknown:
@@ -233,10 +199,7 @@ def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict
 def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
     """A value in one of the types that a parameter may have; of a list, each item in a type of the default's items.
 
-    A default without items does not say of which type they are: numbers and names may be given then.
-
-    Raises:
-        InputError: it is of another type.
+    A default without items does not say their type: numbers and names may be given then. Any other type is refused.
     """
     if isinstance(value, tuple) and list in parameter.types:
         value = list(value)  # papermill would write a tuple as text

@@ -30,13 +30,7 @@ SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "
 
 @dataclass(frozen=True)
 class Prose:
-    """What a notebook found, in sentences of Markdown.
-
-    Attributes:
-        answer: the answer to its question.
-        replies: one to each question of "Predict first".
-        questions: questions to test oneself with, each with its answer.
-    """
+    """What a notebook found, in Markdown: its answer, replies to "Predict first", and questions with their answers."""
 
     answer: list[str]
     replies: list[str]
@@ -44,21 +38,13 @@ class Prose:
 
 
 def describe(found: Results) -> Prose:
-    """Fill a notebook's template of prose from its results.
-
-    Raises:
-        SourceError: there is no template, or the results lack what it says.
-    """
+    """Fill a notebook's template of prose from its results; refused if there is none, or they lack what it says."""
     said = _parse(render(TEMPLATES / f"{found.stem}.md", found), found.stem)
     return replace(said, answer=[*said.answer, *_constant(found.settings.get("constant", {}))])
 
 
 def render(template: Path, found: Results, **more: Any) -> str:
-    """Fill a template from the results of a notebook, and from what else is given by name.
-
-    Raises:
-        SourceError: there is no such template, or the results lack what it says.
-    """
+    """Fill a template from a notebook's results, and from what else is given by name; refused as by `describe`."""
     try:
         return _environment(template.parent).get_template(template.name).render(_context(found) | more)
     except jinja2.TemplateNotFound as error:

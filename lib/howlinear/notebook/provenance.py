@@ -36,12 +36,8 @@ MADE = ("results", "figures", "paper/main.pdf")
 def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
     """Write down the run that has just made a notebook's results and figures; times have their zone.
 
-    Returns:
-        Path of the record of the run that made the bytes that are there, this run or an earlier one; where a notebook
-        makes neither results nor figures, of the record of this run under `build/`.
-
-    Raises:
-        SourceError: a file cannot be read or written.
+    The path is that of the record of the run that made the bytes that are there, this run or an earlier one; where a
+    notebook makes neither results nor figures, of the record of this run under `build/`.
     """
     run = {
         "notebook": stem,

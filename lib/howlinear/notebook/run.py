@@ -274,18 +274,7 @@ def _folded(number: int, question: str, answer: str) -> str:
 
 
 def start(stem: str, profile: str = "minis", model: str | None = None, corpus: str | None = None) -> Run:
-    """Set the figure style and read the profile, as a notebook's first cell does.
-
-    Args:
-        stem: of the notebook.
-        profile: name or path of a run profile.
-        model: one in the place of the profile's, as `settings.with_own` takes it.
-        corpus: a text in the place of the profile's, likewise.
-
-    Raises:
-        SourceError: no such profile.
-        InputError: a key is missing from it, or holds what cannot be used.
-    """
+    """Set the figure style and read the profile, by `settings.with_own`, as a notebook's first cell does."""
     chosen = settings.with_own(profile, model, corpus)
     models, corpora = chosen.models_of(stem), chosen.corpora_by_name
     style.use(models)

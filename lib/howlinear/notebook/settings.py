@@ -110,12 +110,9 @@ class RunProfile(BaseModel):
 def read(profile: str | Path) -> RunProfile:
     """Read a run profile, with what it extends, and check it.
 
-    Args:
-        profile: name of a file in `profiles/` or else in `build/profiles`, without its suffix; or the path of one.
-
-    Raises:
-        SourceError: no such profile or text, or not YAML.
-        InputError: a key is missing, unknown or of the wrong kind; it extends itself, or is called as another is.
+    It is given by its path, or by the name, without suffix, of a file in `profiles/` or else in `build/profiles`.
+    Refused are a profile or text that is not there, a key that is missing, unknown or of the wrong kind, and a profile
+    that extends itself or is called as another is.
     """
     path = _find(str(profile), Path.cwd())
     content, files = _with_what_it_extends(path)
@@ -132,14 +129,8 @@ def read(profile: str | Path) -> RunProfile:
 def with_own(profile: str, model: str | None = None, corpus: str | None = None) -> RunProfile:
     """A run profile with a model or a text of the user's in the place of its own; it is kept in `build/profiles`.
 
-    Args:
-        profile: as `read` takes it.
-        model: a folder or file, an id of the Hub, or a name; None: the run profile's.
-        corpus: a text, a folder of texts, or a name; None: the run profile's.
-
-    Raises:
-        SourceError: as of `read`; or it cannot be written.
-        InputError: as of `read`.
+    A model is a folder or file, an id of the Hub, or a name; a text is a file, a folder of texts, or a name. All that
+    `read` refuses is refused here.
     """
     base = read(profile)
     own = {"models": [whole(model)]} if model else {}
@@ -235,10 +226,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _with_whole_paths(content: dict[str, Any], path: Path) -> dict[str, Any]:
     """Models, corpora and the folder of texts of a file by their whole paths, which hold wherever it is extended.
 
-    What cannot be one is left as it is, for the check of the whole profile to name.
-
-    Raises:
-        SourceError: a text is not there.
+    What cannot be one is left as it is, for the check of the whole profile to name; an absent text is refused.
     """
     whole = {}
     for key, located in (("models", _locate_model), ("corpora", _locate_corpus)):

@@ -21,8 +21,7 @@ _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of
 def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 3: gain against what the line leaves, a point per block; and the share recovered over depth.
 
-    Returns:
-        The figure, two panels. Bars of the second take what is left as given.
+    Bars of the second panel take what is left as given.
     """
     figure, (cloud, depth) = style.row_of_panels(["gain", "of what is left"], 2.5)
     left = 1 - blocks["r2"]
@@ -91,11 +90,7 @@ def _draw_gains(cloud: Axes, depth: Axes, blocks: pd.DataFrame, look: dict[str, 
 
 
 def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_rank: int = 16) -> Figure:
-    """Share recovered against rank; and what the probe recovers of teachers that are known, beside the real residuals.
-
-    Returns:
-        The figure, two panels.
-    """
+    """Share recovered against rank; and what the probe recovers of known teachers, beside the real residuals."""
     figure, (growth, sight) = style.row_of_panels(["rank", f"power at rank {probe_rank}"], 2.5)
     teachers = [column for column in power.columns if column not in ("model", "block")]
     shifts = style.side_by_side(ranks["model"], -0.18)  # rows are counted downwards, and models as well
@@ -133,11 +128,7 @@ def _draw_growth(ax: Axes, ranks: pd.DataFrame, look: dict[str, str]) -> None:
 
 
 def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
-    """The gate of a branch trained end to end, and what passes it, against what the line leaves, a point per block.
-
-    Returns:
-        The figure, two panels.
-    """
+    """The gate of a branch trained end to end, and what passes it, against what the line leaves, a point per block."""
     figure, (closing, passing) = style.row_of_panels(["the gate", "what passes it"], 2.7)
     gates = gates.merge(blocks[["model", "block", "r2"]], on=["model", "block"])
     for (rate, model), trained in gates.groupby(["rate", "model"], sort=False):
@@ -165,8 +156,7 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows", "optimiser")) -> Figure:
     """The paper's recipe beside our probe, over depth; and what each change from one to the other is worth.
 
-    Returns:
-        The figure, two panels. In the second a point is a block, a bar the mean over a model's blocks.
+    In the second panel a point is a block, a bar the mean over a model's blocks.
     """
     figure, (depth, parts) = style.row_of_panels(["two probes", "from the recipe to ours"], 2.7)
     for model, shift in style.side_by_side(recipes["model"], 0.24).items():
@@ -199,9 +189,8 @@ def layers(
 ) -> Figure:
     """R² of what may stand in a block's place; and what it costs to put the line there, alone and with products.
 
-    Returns:
-        The figure, two panels: a line per block in the first, its number at the right end; in the second filled for the
-        line, open with products.
+    In the first panel the number of each block stands at the right end of its line; in the second, filled points are
+    the line, open ones the line with products.
     """
     figure, (depth, cost) = style.row_of_panels(["what depth is worth", "what products are worth"], 2.7)
     fits = _fits(blocks, controls)

@@ -24,8 +24,7 @@ LOOKS = {"left": (style.GREY, "--"), "right": (style.ACCENT, "-")}  # of the two
 def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
     """Rows of blocks, seen from one neuron of each, with the fitted line; and one of these neurons by itself.
 
-    Returns:
-        The figure, a panel a cloud; black points are the mean of a slice of the rows.
+    A panel a cloud; black points are the mean of a slice of the rows.
     """
     figure, panels = style.panel_grid(list(clouds), 2.0, most=None)
     for name, axis in panels.items():

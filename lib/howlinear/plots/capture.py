@@ -25,11 +25,7 @@ FAR = 20  # outputs at position 0 beyond so many times the others' norm are draw
 
 
 def inputs(table: pd.DataFrame) -> Figure:
-    """What the inputs of the blocks look like, over depth: four panels, a line a model.
-
-    Returns:
-        The figure.
-    """
+    """What the inputs of the blocks look like, over depth: four panels, a line a model."""
     figure, grid = plt.subplots(2, 2, figsize=(style.PAGE, 4.0), sharex=True)
     axes = dict(zip(INPUTS, grid.flat, strict=True))
     for column, axis in axes.items():

@@ -67,11 +67,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
 
 
 def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
-    """The paper's figure 2: R²_lin over depth, and what swapping each block for its map costs.
-
-    Returns:
-        The figure, of two panels one above the other.
-    """
+    """The paper's figure 2: R²_lin over depth, and below it what swapping each block for its map costs."""
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.35), sharex=True)
     profile(frame, top, published)
     style.draw_published(bottom, published, "block", "dppl_linear")
@@ -101,8 +97,7 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
 def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     """R²_lin over depth, a panel a model, beside what the paper gives for one of its own; open without massive rows.
 
-    Returns:
-        The figure, as wide as a page; the highest and the lowest block of each panel have their number written beside.
+    The highest and the lowest block of each panel have their number written beside.
     """
     panels = [*_by_model(paper.rename(columns={"r2_lin": "r2"})), *_by_model(frame)]
     widths = {"width_ratios": [len(blocks) + 4 for _, blocks in panels]}
@@ -134,8 +129,7 @@ def _number_beside(ax: Axes, block: pd.Series, above: bool) -> None:
 def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
     """Rows of blocks: what the block puts out against what its fitted map says, and the line where both are equal.
 
-    Returns:
-        The figure, a panel a block, each on axes of its own.
+    A panel a block, each on axes of its own.
     """
     figure, panels = style.panel_grid(list(blocks), 2.1, "what the block puts out", most=None)
     figure.suptitle(model, fontsize=8)
@@ -148,11 +142,7 @@ def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
 
 
 def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
-    """Which solver to trust, and what the rule for null directions does.
-
-    Returns:
-        The figure, of two panels.
-    """
+    """Which solver to trust, and what the rule for null directions does."""
     figure, (left, right) = style.row_of_panels(["solvers", "null directions"], 2.2)
     left.plot(errors.to_numpy(), errors.index, "o", color="0.2")
     left.invert_yaxis()

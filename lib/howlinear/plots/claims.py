@@ -24,8 +24,7 @@ HEIGHT = 0.24
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     """A strip a claim, its threshold in the middle and the side where it holds at the right.
 
-    Returns:
-        The figure; every strip is scaled to what is furthest out on it.
+    Every strip is scaled to what is furthest out on it.
     """
     claims = verdicts.drop_duplicates("claim").reset_index(drop=True)
     figure, axis = plt.subplots(figsize=(style.PAGE, HEIGHT * len(claims) + 0.7))

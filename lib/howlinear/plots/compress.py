@@ -25,9 +25,7 @@ _APART = 0.058  # of the height of a panel, between the names of two lines
 def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Figure:
     """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
 
-    Returns:
-        The figure, a panel a model, two abreast where there are several; ratios are logarithmic. A sentence if no
-        smaller model was made.
+    A panel a model, ratios on a logarithmic scale; a sentence if no smaller model was made.
     """
     table = table.dropna(subset=["ratio"])
     if table.empty:
@@ -66,11 +64,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
 
 
 def kept(table: pd.DataFrame) -> Figure:
-    """What each block keeps of its parameters: a bar a block.
-
-    Returns:
-        The figure.
-    """
+    """What each block keeps of its parameters: a bar a block."""
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.3))
     axis.bar(table["block"], 100 * table["kept"], color="0.35")
     axis.axhline(100, color=style.GREY, lw=0.6)

@@ -20,11 +20,7 @@ _NO_LOSS = "No model of this run predicts a next token, so no swap of a block ha
 
 
 def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: float) -> Figure:
-    """Signals of blocks, and what their swaps cost: a panel per signal, a point per block.
-
-    Returns:
-        The figure; both axes of every panel are logarithmic.
-    """
+    """Signals of blocks, and what their swaps cost, both logarithmic: a panel per signal, a point per block."""
     if points.empty or not signals:
         return style.sentence_figure(_NO_LOSS)
     figure, axes = style.row_of_panels([signal["title"] for signal in signals], 2.7, sharey=True)
@@ -55,8 +51,7 @@ def _enough_ticks(axis: Axes) -> None:
 def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[float] = (1 / 8, 1 / 12)) -> Figure:
     """How thin the map of a block may be: held-out R² above, what the swap costs below, a column per place.
 
-    Returns:
-        The figure; shares and costs are logarithmic.
+    Shares and costs are logarithmic.
     """
     if points.empty:
         return style.sentence_figure(_NO_LOSS)
@@ -98,11 +93,7 @@ def _places(table: pd.DataFrame) -> pd.Series:
 
 
 def frontier(table: pd.DataFrame) -> Figure:
-    """What several blocks cost that go at once: a panel per model, a line per way to pick them.
-
-    Returns:
-        The figure; costs are logarithmic.
-    """
+    """What several blocks cost that go at once, logarithmic: a panel per model, a line per way to pick them."""
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
     looks = _ways(list(table["way"].drop_duplicates()))
@@ -119,11 +110,7 @@ def frontier(table: pd.DataFrame) -> Figure:
 
 
 def healing(table: pd.DataFrame) -> Figure:
-    """What a little training of one layer does to perplexity, a row a layer, a point a model.
-
-    Returns:
-        The figure.
-    """
+    """What a little training of one layer does to perplexity, a row a layer, a point a model."""
     if table.empty:
         return style.sentence_figure("No block of this run was healed.")
     layers = list(table["layer"].drop_duplicates())

@@ -43,11 +43,7 @@ def _steps(axis: Axes, last: float) -> None:
 
 
 def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
-    """The model that is trained while one watches: its blocks on the left, what it learns on the right.
-
-    Returns:
-        The figure.
-    """
+    """The model that is trained while one watches: its blocks on the left, what it learns on the right."""
     figure, (left, right) = style.row_of_panels(["live", "what it learns meanwhile"], 2.3)
     film(left, table)
     left.set_xlabel("step")
@@ -65,11 +61,7 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
 
 
 def live_tokens(table: pd.DataFrame) -> Figure:
-    """The same model split by the token: what the token decides on the left, what the line misses on the right.
-
-    Returns:
-        The figure.
-    """
+    """The same model split by the token: what the token decides on the left, what the line misses on the right."""
     figure, (left, right) = style.row_of_panels(["what the token decides", "what no line explains"], 2.3)
     _curves(left, table, "token_share")
     left.set(xlabel="step", ylabel="share that the token decides", ylim=(0, 1.02))
@@ -84,11 +76,7 @@ def live_tokens(table: pd.DataFrame) -> Figure:
 
 
 def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) -> Figure:
-    """Recorded runs: a column per run, its blocks above, their spread and the loss below.
-
-    Returns:
-        The figure.
-    """
+    """Recorded runs: a column per run, its blocks above, their spread and the loss below."""
     runs = list(tables["run"].drop_duplicates())
     peaks = summary.set_index("run")["peak_step"]
     figure, axes = plt.subplots(2, len(runs), figsize=(style.PAGE, 3.9), sharex="col", squeeze=False)
@@ -117,8 +105,7 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
 def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
     """A block looks linear because a sink is born in it: `table` as `measure.sink` makes it; `multiple` makes massive.
 
-    Returns:
-        The figure: R²_lin of the block with and without its massive rows on the left, what it writes on the right.
+    R²_lin of the block with and without its massive rows stands on the left, what it writes on the right.
     """
     figure, (left, right) = style.row_of_panels(["how linear it looks", "what it writes"], 2.5)
     for _, rows in table[table["block"] != block].groupby("block"):
@@ -164,8 +151,7 @@ def _depth_bar(figure: Figure, axes: np.ndarray) -> None:
 def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]) -> Figure:
     """Who goes first, and who last: when blocks leave, when they settle, and how long after the loss.
 
-    Returns:
-        The figure; steps are logarithmic.
+    Steps are logarithmic.
     """
     figure, (leaves, settles, lagging) = style.row_of_panels(["leaves", "settles", "lag"], 2.6)
     losses = summary.set_index("run")["loss_settles"]

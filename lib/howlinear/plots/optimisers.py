@@ -33,8 +33,7 @@ _CLIP = (-0.2, 1.3)  # of the part learned: a direction that holds next to nothi
 def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
     """The loss over two weights as a map with contours, and gradient descent on its way down: a panel a scaling.
 
-    Returns:
-        The figure. Both weights are drawn to one scale, so that a valley is as long as it looks.
+    Both weights are drawn to one scale, so that a valley is as long as it looks.
     """
     scalings = list(walks.scaling.unique())
     titles = [f"{scaling} inputs" for scaling in scalings]
@@ -56,11 +55,7 @@ def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
 
 
 def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: int) -> Figure:
-    """Held-out R² against steps, one panel for each scaling of the inputs.
-
-    Returns:
-        The figure. Values far below zero are cut off.
-    """
+    """Held-out R² against steps, one panel for each scaling of the inputs; values far below zero are cut off."""
     scalings = list(scores.scaling.unique())
     optimisers = scores.optimiser.unique()
     titles = [f"{scaling} inputs" for scaling in scalings]
@@ -80,11 +75,7 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
 
 
 def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name: str) -> Figure:
-    """Who falls short, and where: all blocks by the condition of their inputs, and one block direction by direction.
-
-    Returns:
-        The figure, two panels.
-    """
+    """Who falls short, and where: all blocks by the condition of their inputs, and one block direction by direction."""
     figure, (blocks, modes) = style.row_of_panels(["all blocks, raw inputs", name], 2.7)
     _blocks(blocks, profiles)
     _modes(modes, directions, steps)
@@ -94,8 +85,7 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
 def baseline(table: pd.DataFrame) -> Figure:
     """The untuned baseline beside the closed form, a column a block.
 
-    Returns:
-        The figure. A dash is the closed form; points are the baselines, with the interval of their distance to it.
+    A dash is the closed form; points are the baselines, with the interval of their distance to it.
     """
     figure, axis = plt.subplots(figsize=(style.PAGE, 2.4))
     names = [

@@ -81,8 +81,7 @@ def median(
 def axes(outputs: pd.DataFrame, r2: float, model: str, block: int) -> Figure:
     """R² of every single output of one block against its share of the variance: along features, and along directions.
 
-    Returns:
-        The figure. Outputs below R² −0.2 are drawn there.
+    Outputs below R² −0.2 are drawn there.
     """
     titles = [f"along features, block {block} of {model}", "along directions"]
     figure, panels = style.row_of_panels(titles, 2.5, sharex=True, sharey=True)

@@ -59,10 +59,9 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 
 
 def with_and_without(blocks: pd.DataFrame) -> Figure:
-    """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones.
+    """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones: a panel a model.
 
-    Returns:
-        The figure, a panel a model; those without massive rows only where no model has any.
+    A model without massive rows is left out, unless no model has any.
     """
     heavy = blocks.loc[blocks["massive_rows"] > 0, "model"]
     models = list((heavy if len(heavy) else blocks["model"]).unique())
@@ -132,10 +131,9 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figure:
     """What changing massive outputs does to the blocks behind their writer, a row of panels a model.
 
-    Args:
-        effects: columns model, intervention, block, r2, r2_ordinary and change_ordinary with intervals; the first block
-            of a model is the writer, and is not drawn.
-        highlighted: interventions drawn over depth, beside none → how they are called in the legend.
+    `effects` has columns model, intervention, block, r2, r2_ordinary and change_ordinary with intervals; the first
+    block of a model is the writer, and is not drawn. `highlighted` says what the legend calls those interventions that
+    are drawn over depth, beside the model as it is.
     """
     later = effects[effects["block"] > effects.groupby("model")["block"].transform("min")]
     if later.empty:

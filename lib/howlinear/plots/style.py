@@ -168,11 +168,7 @@ def row_of_panels(titles: Sequence[str], height: float, **shared: Any) -> tuple[
 def legend(*panels: Axes, ncols: int | None = None, loc: str = "outside upper center", **more: Any) -> Legend:
     """One legend for a figure, outside its panels, of what some of them show; a label that several have stands once.
 
-    Args:
-        *panels: in the order of their entries.
-        ncols: entries in a row; None: all.
-        loc: where it stands.
-        **more: whatever else `Figure.legend` takes, as `handlelength=2.8`.
+    Entries stand in the order of the panels, by default all in one row; `more` is for `Figure.legend`.
     """
     entries: dict[str, Artist] = {}
     for axis in panels:

@@ -67,10 +67,8 @@ def train(
 
     Every corpus of the stream, one long row of token ids, gives the same share of a batch. The state is kept in the
     checkpoint every hundred steps. `compiled` has `torch.compile` fuse the step, for which a CPU needs a C++ compiler;
-    `beside` says what else to record of the model whenever it is measured.
-
-    Returns:
-        The trajectory: per measured step its training loss (smoothed), held-out perplexity and R²_lin.
+    `beside` says what else to record of the model whenever it is measured. The trajectory holds, per measured step, its
+    training loss (smoothed), held-out perplexity and R²_lin.
     """
     model.to(getattr(torch, recipe.dtype))
     optimiser = adamw(model, recipe)

@@ -187,10 +187,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str], limit: int) ->
 def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) -> Path:
     """Train a mini and write it as a plain Hugging Face folder: float16 weights, tokenizer, trajectory, card.
 
-    The card's numbers are measured on the folder as it is read back.
-
-    Returns:
-        The folder, `models/<name>`, or `build/wide/<name>` for one of `WIDE`.
+    The folder is `models/<name>`, or `build/wide/<name>` for one of `WIDE`; the card is measured on it as read back.
     """
     work = paths.BUILD / "minis"
     target = paths.BUILD / "wide" / name if name in WIDE else paths.MODELS / name

@@ -54,14 +54,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Legacy:
-    """How the Hub's older files differ.
-
-    Attributes:
-        today: part of a weight's name as `transformers` has it now.
-        on_the_hub: what stands there in the file.
-        mask: name of each block's causal mask, which lies among the weights.
-        mask_dtype: of that mask.
-    """
+    """How the Hub's older files differ: in a part of weights' names, and by a causal mask a block among the weights."""
 
     today: str
     on_the_hub: str
@@ -84,11 +77,8 @@ def make(
 ) -> Path:
     """Make a stand-in, unless it is there as asked for; an interrupted one leaves nothing under its name.
 
-    `changes` are entries of the configuration to replace, for smaller ones; the tokenizer is the embedded models' by
-    default.
-
-    Returns:
-        Its folder: config.json, model.safetensors and the tokenizer, as on the Hub.
+    Its folder holds config.json, model.safetensors and the tokenizer, as on the Hub. `changes` are entries of the
+    configuration to replace, for smaller ones; the tokenizer is the embedded models' by default.
     """
     if name not in PUBLISHED:
         raise InputError(f"no stand-in for {name!r}: choose from {', '.join(PUBLISHED)}")

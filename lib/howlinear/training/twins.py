@@ -37,12 +37,9 @@ RECIPE = Recipe(steps=2_400, batch=8, peak=4e-3, warm_up=120, bfloat16=False)
 
 @dataclass(frozen=True)
 class Twin:
-    """One of them.
+    """One of them: a `gpt2` or `pythia` (both GELU) or a `llama` (SwiGLU), trained on `docs` or on `code`.
 
-    Attributes:
-        family: `gpt2`, `pythia` (both GELU) or `llama` (SwiGLU), the architecture.
-        text: `docs` or `code`, what it is trained on.
-        seed: of its initial weights and of the order of its batches.
+    `seed` is of its initial weights and of the order of its batches.
     """
 
     family: str
@@ -61,11 +58,8 @@ TWINS = [Twin(family, text, seed) for family, text, seed in product(FAMILIES, TE
 def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compiled: bool = True) -> Path:
     """Train one twin, measure it on both texts, and write `models/twins/<name>.json`.
 
-    The trajectory is measured on `docs`, whatever the twin was trained on: all read the same rows. The first of
-    each family also records the degree spectrum on the way, for notebook 10.
-
-    Returns:
-        Path of the measurements.
+    The trajectory is measured on `docs`, whatever the twin was trained on: all read the same rows. The first of each
+    family also records the degree spectrum on the way, for notebook 10.
     """
     recipe = replace(recipe, seed=twin.seed)
     tokenizer, stream = training_stream(paths.BUILD / "minis", recipe)
@@ -115,8 +109,7 @@ def spectra(model: PreTrainedModel, rows: TokenRows) -> dict:
 def load_twins() -> dict[Twin, dict]:
     """What was measured of the twins, family by family: one of which no twin was trained is left out.
 
-    Raises:
-        SourceError: some twins of a family are missing, or there are fewer than two families; says how to make them.
+    If some twins of a family are missing, or there are fewer than two families, the error says how to make them.
     """
     there = [twin for twin in TWINS if _path(twin).is_file()]
     families = {twin.family for twin in there}
