@@ -19,7 +19,7 @@ from rocrate.model import ContextEntity, Person
 from rocrate.rocrate import ROCrate
 
 from howlinear.errors import HowlinearError, SourceError
-from howlinear.files import atomic, paths, tables
+from howlinear.files import atomic, numbers, paths
 
 PROFILES = (
     "https://w3id.org/ro/wfrun/process/0.5",
@@ -41,7 +41,7 @@ def crate(profile: str) -> ROCrate:
     made.root_dataset["conformsTo"] = [_said(made, address, "CreativeWork", name=address) for address in PROFILES]
     made.creator = [made.add(Person(made, properties={"name": author["name"]})) for author in about["authors"]]
     workflow = made.add_workflow(paths.ROOT / "tools" / "Snakefile", "tools/Snakefile", main=True, lang="snakemake")
-    made.root_dataset["mentions"] = [_action(made, workflow, tables.read_run(record)) for record in records]
+    made.root_dataset["mentions"] = [_action(made, workflow, numbers.load(record)) for record in records]
     return made
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from howlinear.files import paths, tables
+from howlinear.files import numbers, paths, tables
 from howlinear.files.git import git
 from howlinear.notebook import provenance, settings
 from howlinear.notebook.execute import stems
@@ -52,7 +52,7 @@ def given_back(profile: str) -> dict[str, list[str]]:
 
 def _changed(profile: str) -> dict[str, list[str]]:
     """Notebook → its files on record that now differ from the commit."""
-    folders = [_below_root(folder(profile)) for folder in (paths.results, paths.figures)]
+    folders = [settings.from_root(folder(profile)) for folder in (paths.results, paths.figures)]
     changed: dict[str, list[str]] = {}
     for name in _differing(folders):
         # figures are called after their notebook and what they show, as `00_by_hand_cloud`
@@ -75,7 +75,7 @@ def _made_elsewhere(stem: str, profile: str) -> bool:
     latest = paths.build(profile) / "runs" / f"{stem}.json"
     if on_record is None or not latest.is_file():
         return False
-    return _setting(on_record) != _setting(tables.read_run(latest))
+    return _setting(on_record) != _setting(numbers.load(latest))
 
 
 def _setting(run: dict[str, Any]) -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ def _agrees(stem: str, profile: str) -> bool:
 
 def _committed_tables(folder: Path) -> tables.Results | None:
     """A notebook's results as they were committed; None where they were not."""
-    listed = git(paths.ROOT, "ls-tree", "--name-only", "HEAD", f"{_below_root(folder)}/")
+    listed = git(paths.ROOT, "ls-tree", "--name-only", "HEAD", f"{settings.from_root(folder)}/")
     run = _committed(folder / tables.RUN)
     if not listed or run is None:
         return None
@@ -102,7 +102,7 @@ def _committed_tables(folder: Path) -> tables.Results | None:
 
 def _committed(path: Path) -> dict[str, Any] | None:
     """The content of a JSON file as it was committed; None where it was not."""
-    text = git(paths.ROOT, "show", f"HEAD:{_below_root(path)}")
+    text = git(paths.ROOT, "show", f"HEAD:{settings.from_root(path)}")
     return None if text is None else json.loads(text)
 
 
@@ -116,10 +116,6 @@ def _restore(names: list[str]) -> None:
     git(paths.ROOT, "checkout", "--quiet", "HEAD", "--", *names)
     for path, time in times.items():
         os.utime(path, ns=(time, time))
-
-
-def _below_root(path: Path) -> str:
-    return path.relative_to(paths.ROOT).as_posix()
 
 
 def main(profile: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jupytext
 
-from howlinear.files import atomic, paths, tables
+from howlinear.files import atomic, numbers, paths, tables
 
 WORDS_A_MINUTE = 130
 LINES_A_MINUTE = 14
@@ -43,7 +43,7 @@ def minutes(path: Path) -> int:
 
 def minutes_to_run(stem: str) -> int:
     """Whole minutes that a notebook took when it was last recorded on the embedded models, begun ones counted."""
-    return math.ceil(tables.read_run(paths.results("minis") / stem / tables.RUN)["seconds"] / 60)
+    return math.ceil(numbers.load(paths.results("minis") / stem / tables.RUN)["seconds"] / 60)
 
 
 def code_lines(source: str) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
-from howlinear.files import tables
+from howlinear.files import numbers, tables
 
 STEM = "02_ceilings"
 NAMES = {
@@ -84,7 +84,7 @@ def test_what_is_no_tidy_table_is_refused(table, says):
 
 def test_writing_replaces_the_folder_and_leaves_what_is_known_of_the_run(tmp_path):
     written(tmp_path, blocks=blocks(r2=[1, 2]), costs=blocks(cost=[1, 2]))
-    known = tables.read_run(tmp_path / STEM / tables.RUN) | {"commit": "abc"}
+    known = numbers.load(tmp_path / STEM / tables.RUN) | {"commit": "abc"}
     (tmp_path / STEM / "run.json").write_text(json.dumps(known))
     found = written(tmp_path, {"seed": 1}, blocks=blocks(r2=[1, 3]))
     assert set(found) == {"blocks"}

@@ -37,7 +37,7 @@ SHAPE = replace(CLAIM, id="shape", notebook="05_corpora", statistic="corpora_cor
 
 def keep(folder, **profiles):
     found = ceilings(**profiles)
-    tables.write(folder / "02_ceilings", found.tables, dict(found.settings))
+    tables.write(folder / "02_ceilings", found, dict(found.settings))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_stated_rule_gives_its_reason(results):
 )
 def test_little_found_says_nothing_without_power_and_much_found_says_much(tmp_path, gain, threshold, planted, expected):
     found = probed([gain] * 6, range(6), power={"block": [0], "planted": planted})
-    tables.write(tmp_path / "03_bilinear", found.tables, dict(found.settings))
+    tables.write(tmp_path / "03_bilinear", found, dict(found.settings))
     small = replace(CLAIM, notebook="03_bilinear", statistic="median_gain", threshold=threshold, direction="below")
     judged = evaluate(tmp_path, [small])
     assert judged.verdict.item() == expected
@@ -221,7 +221,7 @@ def test_a_claim_about_texts_is_judged_on_those_of_another_run_profile(tmp_path)
     def corpora(profile, main, other, r):
         rows = pd.DataFrame({"model": list("ab"), "corpus": main, "other": other, "r": r, "r_low": r, "r_high": r})
         found = on_texts([main, other], models=list("ab"), agreement=rows)
-        tables.write(tmp_path / profile / "05_corpora", found.tables, dict(found.settings))
+        tables.write(tmp_path / profile / "05_corpora", found, dict(found.settings))
 
     keep(tmp_path / "minis", a=[0.9, 0.4], b=[0.9, 0.4])
     corpora("minis", "docs", "code", 0.98)

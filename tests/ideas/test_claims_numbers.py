@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -539,6 +537,6 @@ def test_a_model_that_cannot_be_tested_says_by_which_rule(statistic, results, ru
 
 def test_a_model_beside_the_run_profiles_own_is_no_test_of_a_claim():
     results = ceilings(a=[0.9, 0.5, 0.4, 0.7], grown=[0.9, 0.1, 0.9, 0.9])
-    named = replace(results, run={"settings": {"models": ["a", "grown"], "beside": ["grown"]}})
+    named = tables.Results(results.stem, results, {"settings": {"models": ["a", "grown"], "beside": ["grown"]}})
     assert read("spread", results).keys() == {"a", "grown"}
     assert read("spread", named).keys() == {"a"}

@@ -47,7 +47,7 @@ def test_blocks_that_are_left_out_are_named_behind_the_answer(results):
     whole = prose.describe(results)
     constant = {"x": {"docs": [2, 13]}, "y": {"docs": [4], "code": [5]}}
     settings = results.run["settings"] | {"constant": constant}
-    found = prose.describe(Results(results.stem, results.tables, {"settings": settings}))
+    found = prose.describe(Results(results.stem, results, {"settings": settings}))
     assert found.answer[: len(whole.answer)] == whole.answer
     named = [{part for part in re.findall(r"\w+", sentence)} for sentence in found.answer[len(whole.answer) :]]
     for words, expected in zip(named, ({"2", "13", "x", "docs"}, {"4", "y", "docs"}, {"5", "y", "code"}), strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from howlinear.errors import SourceError
-from howlinear.files import paths, tables
+from howlinear.files import numbers, paths, tables
 from howlinear.instrument.capture import capture
 from howlinear.instrument.store import save_capture
 from howlinear.models.packaged import PACKAGED
@@ -43,7 +43,7 @@ def project(tmp_path, monkeypatch):
 
 
 def made_at(began):
-    return tables.read_run(provenance.record(STEM, "p", began, began + timedelta(seconds=90)))
+    return numbers.load(provenance.record(STEM, "p", began, began + timedelta(seconds=90)))
 
 
 def sha256(path):
@@ -78,7 +78,7 @@ def test_a_record_tells_commit_time_machine_inputs_and_outputs(project):
 def test_a_run_that_changes_no_byte_leaves_the_record_as_it_was(project):
     first = made_at(BEGAN)
     assert made_at(LATER) == first
-    latest = tables.read_run(project / "build/p/runs" / f"{STEM}.json")
+    latest = numbers.load(project / "build/p/runs" / f"{STEM}.json")
     assert latest["began"] == "2026-01-03T03:04:05+00:00"
 
 
@@ -168,7 +168,7 @@ def test_every_committed_result_and_figure_is_the_one_that_its_record_tells(prof
     assert records
     for path in records:
         stem = path.parent.name
-        told = tables.read_run(path)["outputs"]
+        told = numbers.load(path)["outputs"]
         there = provenance.hashes(provenance.outputs(stem, profile))
         if told.pop(f"results/{profile}/{stem}.json", None):  # a run whose one file was later made into tables
             there = {name: digest for name, digest in there.items() if name.startswith("figures")}

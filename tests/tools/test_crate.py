@@ -7,7 +7,7 @@ import pytest
 from rocrate.rocrate import ROCrate
 
 from howlinear.errors import SourceError
-from howlinear.files import paths, tables
+from howlinear.files import numbers, paths
 from howlinear.notebook import provenance
 from tools import crate
 
@@ -42,7 +42,7 @@ def test_the_crate_holds_the_run_and_its_files(project):
     assert action["startTime"] == "2026-01-02T03:04:00+00:00"
     assert action["endTime"] == "2026-01-02T03:06:00+00:00"
     assert action["instrument"].id == read.mainEntity.id == "tools/Snakefile"
-    run = tables.read_run(provenance.path_of(STEM, "p"))
+    run = numbers.load(provenance.path_of(STEM, "p"))
     assert {entity.id: entity["sha256"] for entity in action["result"]} == run["outputs"]
     inputs = {entity.id: entity.get("sha256") or entity["value"] for entity in action["object"]}
     assert inputs == {name if "/p" in name or "note" in name else f"#{name}": it for name, it in run["inputs"].items()}

@@ -30,15 +30,11 @@ def write_ascii_for_the_rest() -> None:
 
 def to_ascii(text: str) -> str:
     """A text in ASCII; marks as they are typed, other letters as escapes."""
-    return "".join(_to_ascii(character) for character in text)
-
-
-def _to_ascii(character: str) -> str:
-    if unicodedata.decomposition(character).startswith("<") and character not in TYPED:
-        plain = unicodedata.normalize("NFKD", character)  # ², ₀, ᵀ and … stand for plain characters
-    else:
-        plain = character
-    typed = "".join(TYPED.get(each, each) for each in plain)
+    plain = ""
+    for character in text:
+        stands_for = unicodedata.decomposition(character).startswith("<") and character not in TYPED
+        plain += unicodedata.normalize("NFKD", character) if stands_for else character  # as ², ₀, ᵀ and …
+    typed = "".join(TYPED.get(character, character) for character in plain)
     return typed.encode("ascii", "backslashreplace").decode()
 
 

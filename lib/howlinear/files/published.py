@@ -8,74 +8,40 @@ protocol: beside other models they are a picture, not a yardstick, and beside an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import pandas as pd
 
-from howlinear.errors import SourceError
 from howlinear.files import paths
 
 SOURCE = paths.ROOT / "paper" / "published.csv"
 QUOTED = paths.ROOT / "paper" / "quoted.csv"
 
-COLUMNS = {
-    "model": "string",
-    "block": "int64",
-    "r2_lin": "float64",
-    "r2_perfeature_median": "float64",
-    "rrr_rank90": "int64",
-    "bilinear_gain_r16": "float64",
-    "dppl_linear": "float64",
-    "dppl_poly": "float64",
-    "r2_poly_wholelayer": "float64",
-    "r2_lin_math_puzzles": "float64",
-    "r2_lin_moby_dick": "float64",
-}
-"""Column → its type; what each is stands in `paper/published.md`."""
+
+def load_published() -> pd.DataFrame:
+    """The paper's numbers, a row a block of a model; what each column is stands in `paper/published.md`."""
+    return pd.read_csv(SOURCE)
 
 
-def load_published(path: Path = SOURCE) -> pd.DataFrame:
-    """The paper's numbers, a row a block of a model, with the columns and types of `COLUMNS`.
-
-    Raises:
-        SourceError: the file cannot be read, lacks a column or holds what is no number of that kind; a number is
-            missing, or a block comes twice.
-    """
-    try:
-        table = pd.read_csv(path, dtype=COLUMNS)[list(COLUMNS)]
-    except (OSError, KeyError, ValueError) as error:
-        raise SourceError(f"cannot read the paper's numbers {path}: {error}; take it from the repository") from error
-    if table.isna().any(axis=None) or table.duplicated(["model", "block"]).any():
-        raise SourceError(f"the paper's numbers {path} have a gap or a block twice; take it from the repository")
-    return table
-
-
-def of_models(models: Iterable[str], table: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The rows of `load_published`, or of another such table, about those of several models that are the paper's.
+def of_models(models: Iterable[str]) -> pd.DataFrame:
+    """The rows of `load_published` about those of several models that are the paper's.
 
     They go by their short names, as `gpt2`; an embedded model, as `mini-gpt2`, is another one and has no row.
     """
-    if table is None:
-        table = load_published()
+    table = load_published()
     return table[table["model"].isin(list(models))].reset_index(drop=True)
 
 
-def beside(
-    by_its_protocol: pd.DataFrame,
-    ours: pd.DataFrame,
-    columns: Mapping[str, tuple[str, str]],
-    table: pd.DataFrame | None = None,
-) -> pd.DataFrame:
+def beside(by_its_protocol: pd.DataFrame, ours: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
     """Cell by cell: what the paper publishes, the same measured by its protocol, and what ours says of the block.
 
-    Both measured tables have a row a `model` and `block`; `columns` says what columns of `COLUMNS`, those of `table`
-    (by default `load_published`), are called in the one and in the other.
+    Both measured tables have a row a `model` and `block`; `columns` says what columns of `load_published` are called in
+    the one and in the other.
 
     Returns:
-        A row a `quantity` (a column of `COLUMNS`), model and block: `paper`, `by_its_protocol` and `by_ours`.
+        A row a `quantity` (such a column), model and block: `paper`, `by_its_protocol` and `by_ours`.
     """
     keys = ["model", "block"]
-    papers = of_models(by_its_protocol["model"].unique(), table)
+    papers = of_models(by_its_protocol["model"].unique())
     parts = [pd.DataFrame(columns=["quantity", *keys, "paper", "by_its_protocol", "by_ours"])]
     for quantity, (theirs, own) in columns.items() if len(papers) else ():
         cells = papers[[*keys, quantity]].set_axis([*keys, "paper"], axis=1)

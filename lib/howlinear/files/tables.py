@@ -11,12 +11,10 @@ recorded, and by how much it may differ between machines. Rounding, reading and 
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +27,7 @@ from pydantic import ConfigDict
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
-from howlinear.files.numbers import round_number, to_json
+from howlinear.files.numbers import load, round_number, to_json
 
 DICTIONARY = Path(__file__).with_name("columns.yaml")
 COMMON = "common"
@@ -142,38 +140,27 @@ def _parse(text: str, stem: str, name: str) -> pd.DataFrame:
 # --- reading and writing
 
 
-@dataclass(frozen=True)
-class Results(Mapping[str, pd.DataFrame]):
+class Results(dict[str, pd.DataFrame]):
     """What a notebook found: its tables by name.
 
     Attributes:
         stem: of the notebook, as `02_ceilings`.
-        tables: name → tidy table.
         run: what `run.json` holds: `settings`, and where the numbers come from.
     """
 
-    stem: str
-    tables: Mapping[str, pd.DataFrame]
-    run: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(self, stem: str, tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any] | None = None):
+        """Hold the tables of a notebook."""
+        super().__init__(tables)
+        self.stem, self.run = stem, run or {}
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """What the run was asked for: `models`, `corpora`, `rows`, `seq_len`, `seed` and the notebook's own."""
         return self.run.get("settings", {})
 
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        if name not in self.tables:
-            raise SourceError(f"{self.stem} has no table {name!r}: {', '.join(sorted(self.tables))}")
-        return self.tables[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.tables
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tables)
-
-    def __len__(self) -> int:
-        return len(self.tables)
+    def __missing__(self, name: str) -> pd.DataFrame:
+        """Refuse a name that no table has."""
+        raise SourceError(f"{self.stem} has no table {name!r}: {', '.join(sorted(self))}")
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any]) -> None:
@@ -181,7 +168,7 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[st
 
     What `run.json` says of where the numbers come from stays: `provenance.record` writes it anew if they have changed.
     """
-    run = read_run(folder / RUN) if (folder / RUN).is_file() else {}
+    run = load(folder / RUN) if (folder / RUN).is_file() else {}
     with atomic.folder_aside(folder) as aside:
         for name, table in tables.items():
             (aside / f"{name}.csv").write_text(_print(table), encoding="utf-8")
@@ -194,7 +181,7 @@ def read(folder: Path) -> Results:
         raise SourceError(f"no results in {folder}: run notebook {folder.name} first, or make figures")
     try:
         texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.csv"))}
-        return from_texts(folder.name, texts, read_run(folder / RUN))
+        return from_texts(folder.name, texts, load(folder / RUN))
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot read results in {folder}: {error}; make them again with make figures") from error
 
@@ -202,14 +189,6 @@ def read(folder: Path) -> Results:
 def from_texts(stem: str, texts: Mapping[str, str], run: Mapping[str, Any]) -> Results:
     """Results from the texts of their CSV files, by the names of the tables."""
     return Results(stem, {name: _parse(text, stem, name) for name, text in texts.items()}, run)
-
-
-def read_run(path: Path) -> dict[str, Any]:
-    """What a `run.json` holds; one that cannot be read is refused."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"cannot read {path}: {error}; delete it and run make figures") from error
 
 
 def results(profile: str | Path, stem: str) -> Results:

@@ -55,7 +55,7 @@ def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
     if not run["outputs"]:
         return latest
     kept = path_of(stem, profile)
-    recorded = tables.read_run(kept) if kept.is_file() else {}
+    recorded = numbers.load(kept) if kept.is_file() else {}
     if recorded.get("outputs") != run["outputs"]:
         settings_of_run = {"settings": recorded["settings"]} if "settings" in recorded else {}
         atomic.write_text(kept, numbers.to_json(settings_of_run | run))

@@ -212,8 +212,7 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
         }
         numbers.save(folder / "trajectory.json", measurements)
         card = _card(name, recipe, load_model(folder), trajectory[-1]["loss"])
-        with atomic.written_aside(folder / "README.md") as aside:
-            aside.write_text(card, encoding="utf-8")
+        atomic.write_text(folder / "README.md", card)
     return target
 
 

@@ -90,7 +90,7 @@ def of_several(statistic: Statistic) -> Statistic:
 def of_model(results: Results, name: str) -> Results:
     """A model's rows of every table that is about models."""
     own = {key: table[table["model"] == name] for key, table in results.items() if "model" in table}
-    return replace(results, tables=own)
+    return Results(results.stem, own, results.run)
 
 
 def measured(found: Mapping[str, Any] | pd.DataFrame, key: str) -> Any:
