@@ -139,7 +139,7 @@ from howlinear.ideas.controls.anova import anova, beside_seeds
 by_hand = pd.DataFrame({"block": 0, "weights": [0, 0, 1, 1], "inputs": [0, 1, 0, 1], "r2": [1.0, 2.0, 3.0, 8.0]})
 with_seeds = by_hand.rename(columns={"inputs": "seed"})
 of_seeds = beside_seeds(with_seeds, ["weights", "seed"], ["weights"])
-print(f"beside seeds: F = {of_seeds.f:.1f}, ratio {of_seeds.ratio}")
+print("beside seeds: F = {f:.1f}, ratio {ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**of_seeds))
 anova(by_hand, ["weights", "inputs"])[["effect", "size", "share"]].round(2)
 
 # %% [markdown]

@@ -11,7 +11,6 @@ as with transplants, `anova` shares out what there is and can only draw blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -58,29 +57,7 @@ def anova(table: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
     )
 
 
-@dataclass(frozen=True)
-class BesideSeeds:
-    """How much something moves a profile, beside what a new seed does.
-
-    Attributes:
-        f: Fisher's F, the mean square of the effect over that of the seeds, both pooled over blocks.
-        freedom: degrees of freedom of the effect in each block.
-        error_freedom: of the seeds in each block.
-        independent_blocks: how many blocks that err each by itself would err as these do; from 1 to all.
-        share: θ² / (θ² + σ²), of the effect's variance θ² and that of the seeds σ²: ½ if both move a profile alike.
-        ratio: √(1 + θ² / σ²): how many times as far apart (root mean square) two profiles lie that differ in the effect
-            and in the seed, as two that differ in the seed alone; 1 if the effect does nothing.
-    """
-
-    f: float
-    freedom: int
-    error_freedom: int
-    independent_blocks: float
-    share: Estimate
-    ratio: Estimate
-
-
-def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[str]) -> BesideSeeds:
+def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[str]) -> dict[str, float]:
     """How much one effect, or several together, move a profile beside what a new seed does.
 
     The seeds of one combination are the only repetitions there are, so their spread is the error (Fisher 1925). The
@@ -88,6 +65,14 @@ def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[
     err each by itself: degrees of freedom are those of one block, times how many blocks the seeds' differences look
     like (Greenhouse & Geisser 1959). From few seeds that number comes out too low, and the interval too wide rather
     than too narrow.
+
+    Returns:
+        Cells of a row. f: Fisher's F, the mean square of the effect over that of the seeds, both pooled over blocks;
+        freedom and error_freedom: degrees of freedom of the effect and of the seeds in each block; independent_blocks:
+        how many blocks that err each by itself would err as these do, from 1 to all. With the effect's variance θ² and
+        that of the seeds σ², and their ends: share, θ² / (θ² + σ²), ½ if both move a profile alike; and ratio,
+        √(1 + θ² / σ²), how many times as far apart (root mean square) two profiles lie that differ in the effect and in
+        the seed, as two that differ in the seed alone, 1 if the effect does nothing.
     """
     profiles = _as_array(table, factors)
     squares, freedom = _sums_of_squares(profiles, factors, SEED)
@@ -116,14 +101,16 @@ def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[
     low = _noncentrality(f, of_effect, of_seeds, 1 - tail) / (of_effect * behind_a_mean)
     high = _noncentrality(f, of_effect, of_seeds, tail) / (of_effect * behind_a_mean)
     value = min(max(f - 1, 0) / behind_a_mean, high)  # θ² / σ²
-    return BesideSeeds(
-        f=f,
-        freedom=degrees,
-        error_freedom=freedom[SEED],
-        independent_blocks=blocks,
-        share=Estimate(value / (1 + value), low / (1 + low), high / (1 + high)),
-        ratio=Estimate((1 + value) ** 0.5, (1 + low) ** 0.5, (1 + high) ** 0.5),
-    )
+    share = Estimate(value / (1 + value), low / (1 + low), high / (1 + high))
+    ratio = Estimate((1 + value) ** 0.5, (1 + low) ** 0.5, (1 + high) ** 0.5)
+    return {
+        "f": f,
+        "freedom": degrees,
+        "error_freedom": freedom[SEED],
+        "independent_blocks": blocks,
+        **share.columns("share"),
+        **ratio.columns("ratio"),
+    }
 
 
 def _as_array(table: pd.DataFrame, factors: Sequence[str]) -> Profiles:

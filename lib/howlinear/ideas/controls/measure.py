@@ -306,17 +306,6 @@ def twins_beside_seeds(twins: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (text, view), profiles in views.items():
         for effect, parts in MOVED_BY.items():
-            found = beside_seeds(profiles, FACTORS, parts)
-            row = {
-                "measured_on": text,
-                "view": view,
-                "effect": effect,
-                "f": found.f,
-                "freedom": found.freedom,
-                "error_freedom": found.error_freedom,
-                "independent_blocks": found.independent_blocks,
-            }
-            row |= found.share.columns("share")
-            row |= found.ratio.columns("ratio")
-            rows.append(row)
+            row = {"measured_on": text, "view": view, "effect": effect}
+            rows.append(row | beside_seeds(profiles, FACTORS, parts))
     return pd.DataFrame(rows)
