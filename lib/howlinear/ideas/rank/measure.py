@@ -37,13 +37,7 @@ from howlinear.ideas.rank.scores import (
     share_of_variance,
     without_loudest,
 )
-from howlinear.ideas.rank.spread import (
-    Spread,
-    output_rank,
-    prediction_covariance,
-    prediction_rank,
-    spread,
-)
+from howlinear.ideas.rank.spread import output_rank, prediction_covariance, prediction_rank, spread
 from howlinear.instrument.capture import BlockCapture, Sample
 
 
@@ -72,44 +66,20 @@ class RankView:
     Attributes:
         r2: pooled over features.
         median: of single features' R².
-        median_lower: the same as the paper has it, of two middle values the lower.
         rank: effective rank of the held-out outputs; its interval is from the sampled rows.
-        predicted: effective rank of the linear predictions.
-        rank_90: least rank of a map that reaches 90 % of the full R², held out; None if that is not above 0.
-        rank_95: the same for 95 %.
-        rank_90_train_mean: as `rank_90`, about the train mean, as the paper has it.
-        rank_95_train_mean: the same for 95 %.
-        outputs: spread of the outputs' covariance.
-        predictions: spread of the predictions' covariance.
         features: R² without the k loudest output features, per k.
         directions: R² without the k loudest output directions, per k, on sampled rows.
         bands: R² within each band of token frequency about the band's own mean, frequent first, on sampled rows.
-        without_first: by how much R² rises when rows at position 0 are left out of the score.
-        refitted: by how much R² elsewhere rises when they are left out of the fit (maps of sampled train rows).
-        heavy_variance: share of the output variance on the rows of highest leverage.
-        heavy_error: share of the unexplained variance on them.
-        without_heavy: by how much R² rises when they are left out of the score.
+        columns: the block's cells in table `blocks`, but for its regime.
     """
 
     r2: Estimate
     median: Estimate
-    median_lower: float
     rank: Estimate
-    predicted: Estimate
-    rank_90: int | None
-    rank_95: int | None
-    rank_90_train_mean: int | None
-    rank_95_train_mean: int | None
-    outputs: Spread
-    predictions: Spread
     features: list[Estimate]
     directions: list[Estimate]
     bands: list[Estimate]
-    without_first: Estimate
-    refitted: Estimate
-    heavy_variance: Estimate
-    heavy_error: Estimate
-    without_heavy: Estimate
+    columns: dict[str, float | None]
 
     def regime(self, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
         """The word of `regime` for this block."""
@@ -153,26 +123,38 @@ def measure_block(
     heaviest = score_rows(maps, select(test_rows, is_heavy))
     lighter = score_rows(maps, select(test_rows, ~is_heavy))
 
+    r2 = estimate(Score.r2, by_moments)
+    median = estimate(Score.median, by_moments)
+    rank = output_rank(block.outputs, test_rows)
+    outputs = spread(block.outputs.sxx)
+    predictions = spread(prediction_covariance(maps.whole, sum(block.test)))
     return RankView(
-        r2=estimate(Score.r2, by_moments),
-        median=estimate(Score.median, by_moments),
-        median_lower=lower_median(by_moments.whole.per_feature),
-        rank=output_rank(block.outputs, test_rows),
-        predicted=prediction_rank(maps, block.test),
-        rank_90=curve.rank_reaching(0.90),
-        rank_95=curve.rank_reaching(0.95),
-        rank_90_train_mean=curve.rank_reaching(0.90, about_train_mean=True),
-        rank_95_train_mean=curve.rank_reaching(0.95, about_train_mean=True),
-        outputs=spread(block.outputs.sxx),
-        predictions=spread(prediction_covariance(maps.whole, sum(block.test))),
+        r2=r2,
+        median=median,
+        rank=rank,
         features=without_loudest(by_moments, loudest(block.train), fewer),
         directions=without_loudest(score_rows(maps, test_rows, basis), loudest_directions, fewer),
         bands=[estimate(Score.r2, in_band) for in_band in in_bands],
-        without_first=estimate(rise, score_rows(maps, later_test), by_rows),
-        refitted=estimate(rise, fitted_on_later, fitted_on_all),
-        heavy_variance=estimate(share_of_variance, heaviest, by_rows),
-        heavy_error=estimate(share_of_error, heaviest, by_rows),
-        without_heavy=estimate(rise, lighter, by_rows),
+        columns={
+            **r2.columns("r2"),
+            **median.columns("median_r2"),
+            "median_r2_lower": lower_median(by_moments.whole.per_feature),
+            **rank.columns("effective_rank"),
+            **prediction_rank(maps, block.test).columns("predicted_rank"),
+            "rank_90": curve.rank_reaching(0.90),
+            "rank_95": curve.rank_reaching(0.95),
+            "rank_90_train_mean": curve.rank_reaching(0.90, about_train_mean=True),
+            "rank_95_train_mean": curve.rank_reaching(0.95, about_train_mean=True),
+            "entropy_rank": outputs.entropy_rank,
+            "predicted_entropy_rank": predictions.entropy_rank,
+            "first_share": outputs.first,
+            "predicted_first_share": predictions.first,
+            **estimate(rise, lighter, by_rows).columns("rise_without_heaviest"),
+            **estimate(rise, score_rows(maps, later_test), by_rows).columns("rise_without_first"),
+            **estimate(rise, fitted_on_later, fitted_on_all).columns("rise_refitted_without_first"),
+            **estimate(share_of_variance, heaviest, by_rows).columns("heavy_variance"),
+            **estimate(share_of_error, heaviest, by_rows).columns("heavy_error"),
+        },
     )
 
 
@@ -190,31 +172,8 @@ def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 
     """Table `blocks` of the results but for `band_shape`: a row a block, the regime by the thresholds of `regime`."""
     rows = []
     for (model, block), seen in views.items():
-        rows.append(
-            {
-                "model": model,
-                "block": block,
-                **seen.r2.columns("r2"),
-                **seen.median.columns("median_r2"),
-                "median_r2_lower": seen.median_lower,
-                **seen.rank.columns("effective_rank"),
-                **seen.predicted.columns("predicted_rank"),
-                "rank_90": seen.rank_90,
-                "rank_95": seen.rank_95,
-                "rank_90_train_mean": seen.rank_90_train_mean,
-                "rank_95_train_mean": seen.rank_95_train_mean,
-                "entropy_rank": seen.outputs.entropy_rank,
-                "predicted_entropy_rank": seen.predictions.entropy_rank,
-                "first_share": seen.outputs.first,
-                "predicted_first_share": seen.predictions.first,
-                **seen.without_heavy.columns("rise_without_heaviest"),
-                **seen.without_first.columns("rise_without_first"),
-                **seen.refitted.columns("rise_refitted_without_first"),
-                **seen.heavy_variance.columns("heavy_variance"),
-                **seen.heavy_error.columns("heavy_error"),
-                "regime": seen.regime(high, few, gap),
-            }
-        )
+        word = seen.regime(high, few, gap)
+        rows.append({"model": model, "block": block, **seen.columns, "regime": word})
     ranks = ["rank_90", "rank_95", "rank_90_train_mean", "rank_95_train_mean"]
     return pd.DataFrame(rows).astype(dict.fromkeys(ranks, "Int64"))
 
