@@ -193,18 +193,18 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # |---|---|---|---|
 # | own units | units, by what is lost without them | | `own_units.own_units` |
 # | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `lines.by_r2`, `by_price` |
-# | lines, mended | by price, fitted without massive rows (notebook 12) | | `lines.without_massive` |
+# | lines, mended | by price, fitted without massive rows (notebook 12) | | the same, `ordinary=True` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
-# | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.ffns`, `sub_layers` |
-# | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `replace_me.least_squares`, `cosine` |
+# | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.sub_layers` |
+# | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `replace_me.least_squares` |
 # | magnitude | units of small weights | | `width.magnitude` |
 # | Wanda | units of small norm | Sun et al. 2023 | `width.wanda` |
 # | FLAP | units that fluctuate little; a bias | An et al. 2023 | `width.flap` |
 # | GRAIL on Wanda, on FLAP | units by that score; ridge | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
 # | LLM Surgeon | units by the loss's curvature, in one shot | van der Ouderaa et al. 2023 | `width.surgeon` |
 #
-# *Own units, alike* keeps as many units in every block, *LLM-Drop, joint* drops attention layers as well, and *LS* and
-# *cosine* are what ReplaceMe's map minimises: squares, or the angle to the true stream.
+# *Own units, alike* keeps as many units in every block, *LLM-Drop, joint* drops attention layers as well, and *LS* says
+# that ReplaceMe's map is that of least squares. (Its authors also train one for the least angle to the true stream.)
 #
 # Each is written as its paper describes it, without any training. We know of no published numbers of these methods on
 # the models raced here, so none can be set beside ours. All see the same rows of one text, and all budgets

@@ -12,6 +12,8 @@ from howlinear.ideas.compression.compressors.drop import Stream, stream_of_layer
 from howlinear.instrument.perplexity import losses
 from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_size
 
+BOTH = ["ffn", "attention"]
+
 
 def part(model, number, kind):
     name, _ = parts_of(model)[kind]
@@ -45,7 +47,7 @@ def test_a_silent_ffn_goes_and_costs_nothing(model, rows):
     calibration = Calibration(model, rows)
     size = sub_layer_size(model, 1, "ffn")
     share = share_without(model, size)
-    smaller = drop.ffns(calibration, share)
+    smaller = drop.sub_layers(calibration, share, ["ffn"])
     assert parameters(smaller) == calibration.allowed(share)
     assert isinstance(part(smaller, 1, "ffn"), Silent)
     same_losses(smaller, model, rows.ids)
@@ -56,7 +58,7 @@ def test_a_silent_attention_goes_and_costs_nothing(model, rows):
     hush(part(model, 2, "attention"))
     calibration = Calibration(model, rows)
     size = sub_layer_size(model, 2, "attention")
-    smaller = drop.sub_layers(calibration, share_without(model, size))
+    smaller = drop.sub_layers(calibration, share_without(model, size), BOTH)
     assert isinstance(part(smaller, 2, "attention"), Silent)
     assert not smaller.config.use_cache
     same_losses(smaller, model, rows.ids)
@@ -66,9 +68,9 @@ def test_a_silent_attention_goes_and_costs_nothing(model, rows):
 def test_what_is_dropped_is_in_the_order_of_the_scores(gpt2, rows):
     calibration = Calibration(gpt2, rows)
     lowest = int(stream_of_layers(calibration).ffn.argmin())
-    smaller = drop.ffns(calibration, share_without(gpt2, 1))
+    smaller = drop.sub_layers(calibration, share_without(gpt2, 1), ["ffn"])
     assert [number for number in range(BLOCKS) if isinstance(part(smaller, number, "ffn"), Silent)] == [lowest]
-    assert parameters(drop.ffns(calibration, 1.0)) == parameters(gpt2)
+    assert parameters(drop.sub_layers(calibration, 1.0, ["ffn"])) == parameters(gpt2)
 
 
 def test_layers_and_sub_layers_by_hand(model, rows):
@@ -90,12 +92,12 @@ def test_layers_and_sub_layers_by_hand(model, rows):
 
     sizes = {kind: [sub_layer_size(model, n, kind) for n in range(BLOCKS)] for kind in ("attention", "ffn")}
     third = sizes["attention"][2]
-    smaller = drop.sub_layers(calibration, share_without(model, sizes["attention"][0], sizes["ffn"][1], third))
+    smaller = drop.sub_layers(calibration, share_without(model, sizes["attention"][0], sizes["ffn"][1], third), BOTH)
     gone = [
         (kind, n) for n in range(BLOCKS) for kind in ("attention", "ffn") if isinstance(part(smaller, n, kind), Silent)
     ]
     assert gone == [("attention", 0), ("ffn", 1), ("attention", 2)]
-    smaller = drop.ffns(calibration, share_without(model, *sizes["ffn"][1:]))
+    smaller = drop.sub_layers(calibration, share_without(model, *sizes["ffn"][1:]), ["ffn"])
     assert [isinstance(part(smaller, n, "ffn"), Silent) for n in range(BLOCKS)] == [False, True, True]
 
 
@@ -104,5 +106,5 @@ def test_ffns_alone_do_not_hold_everything(gpt2, rows):
     ffns = [sub_layer_size(gpt2, number, "ffn") for number in range(BLOCKS)]
     share = share_without(gpt2, *ffns, 1)
     with pytest.raises(InputError, match="with all of them dropped"):
-        drop.ffns(calibration, share)
-    assert parameters(drop.sub_layers(calibration, share)) <= calibration.allowed(share)
+        drop.sub_layers(calibration, share, ["ffn"])
+    assert parameters(drop.sub_layers(calibration, share, BOTH)) <= calibration.allowed(share)

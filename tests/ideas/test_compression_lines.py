@@ -1,5 +1,7 @@
 """Affine maps in the place of blocks: which go, and what they cost."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -7,19 +9,13 @@ from conftest import BLOCKS, WIDTH, tiny
 from helpers.unit_rows import seen
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.compressors.lines import (
-    ConstantFirst,
-    by_price,
-    by_r2,
-    lines_of,
-    without_massive,
-)
+from howlinear.ideas.compression.compressors.lines import ConstantFirst, by_price, by_r2, lines_of
 from howlinear.ideas.sinks.planted import sunk
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 
-COMPRESSORS = [by_r2, by_price, without_massive]
+COMPRESSORS = [by_r2, by_price, partial(by_price, ordinary=True)]
 
 
 def replaced(model):
@@ -76,6 +72,6 @@ def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
         x, y = (seen(gpt2, held_out)[1][name].view(len(held_out), -1, WIDTH) for name in "xy")
         missed = [((found(x) - y)[:, 1:]).square().sum() for found in (line, anchored)]
         assert missed[1] < missed[0] / 2
-        smaller = without_massive(calibration, share_without(gpt2, BLOCKS, WIDTH * WIDTH + 2 * WIDTH))
+        smaller = by_price(calibration, share_without(gpt2, BLOCKS, WIDTH * WIDTH + 2 * WIDTH), ordinary=True)
         assert losses(smaller, held_out).mean() - base < 3
         assert not smaller.config.use_cache

@@ -12,6 +12,8 @@ All are scored once, on the whole model, as in both papers. Nothing takes the pl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
@@ -31,17 +33,8 @@ def layers(calibration: Calibration, share: float) -> PreTrainedModel:
     return copied
 
 
-def ffns(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Drop the FFNs that turn the stream least (LLM-Drop)."""
-    return _without_sub_layers(calibration, share, "ffn")
-
-
-def sub_layers(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Drop the FFNs and the attentions that turn the stream least (LLM-Drop, joint)."""
-    return _without_sub_layers(calibration, share, "ffn", "attention")
-
-
-def _without_sub_layers(calibration: Calibration, share: float, *kinds: str) -> PreTrainedModel:
+def sub_layers(calibration: Calibration, share: float, kinds: Sequence[str]) -> PreTrainedModel:
+    """Drop the sub-layers that turn the stream least, of the kinds "ffn" and "attention" (LLM-Drop)."""
     scores, sizes = {}, {}
     turned = stream_of_layers(calibration)
     for number in range(len(layers_of(calibration.model))):

@@ -34,22 +34,13 @@ def by_r2(calibration: Calibration, share: float) -> PreTrainedModel:
     """Least-squares maps in the place of the most linear blocks."""
     lines = lines_of(calibration)
     order = sorted(lines, key=lambda block: -lines[block].r2)
-    return _straightened(calibration, share, _maps(calibration, mended=False), order)
+    return _straightened(calibration, share, _maps(calibration, ordinary=False), order)
 
 
-def by_price(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Least-squares maps where these are cheapest in the loss."""
-    return _cheapest(calibration, share, mended=False)
-
-
-def without_massive(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Maps refitted without massive rows, where these are cheapest in the loss."""
-    return _cheapest(calibration, share, mended=True)
-
-
-def _cheapest(calibration: Calibration, share: float, mended: bool) -> PreTrainedModel:
-    prices = line_prices(calibration, mended)
-    return _straightened(calibration, share, _maps(calibration, mended), sorted(prices, key=prices.__getitem__))
+def by_price(calibration: Calibration, share: float, ordinary: bool = False) -> PreTrainedModel:
+    """Least-squares maps, of all rows or of ordinary ones, where these are cheapest in the loss."""
+    prices = line_prices(calibration, ordinary)
+    return _straightened(calibration, share, _maps(calibration, ordinary), sorted(prices, key=prices.__getitem__))
 
 
 def _straightened(
@@ -93,19 +84,19 @@ def lines_of(calibration: Calibration) -> dict[int, Lines]:
 
 
 @once
-def line_prices(calibration: Calibration, mended: bool) -> dict[int, float]:
+def line_prices(calibration: Calibration, ordinary: bool) -> dict[int, float]:
     """Block → the price of its least-squares map, or of the one refitted without massive rows, nats per token."""
-    if mended and not any(of_block.massive_rows for of_block in lines_of(calibration).values()):
+    if ordinary and not any(of_block.massive_rows for of_block in lines_of(calibration).values()):
         return line_prices(calibration, False)  # the maps are the same
     spread = calibration.ids[:: -(-len(calibration.ids) // calibration.priced)]
-    prices = price(calibration.model, _maps(calibration, mended), spread)
+    prices = price(calibration.model, _maps(calibration, ordinary), spread)
     return {block: found.cost for block, found in prices.items()}
 
 
-def _maps(calibration: Calibration, mended: bool) -> dict[int, AffineMap | ConstantFirst]:
+def _maps(calibration: Calibration, ordinary: bool) -> dict[int, AffineMap | ConstantFirst]:
     """Block → its least-squares map, or the one refitted without massive rows."""
     lines = lines_of(calibration)
-    return {block: of_block.ordinary if mended else of_block.all_rows for block, of_block in lines.items()}
+    return {block: of_block.ordinary if ordinary else of_block.all_rows for block, of_block in lines.items()}
 
 
 class ConstantFirst(nn.Module):

@@ -3,32 +3,21 @@
 Shopkhoev et al. 2025, "ReplaceMe: network simplification via depth pruning and transformer block linearization", arXiv
 2505.02819. Of all spans of n layers the one goes whose stream before and behind is most alike in cosine. Let M be what
 the FFN of layer i, the one before the span, writes, Y the stream that it writes to, and L the stream behind the span.
-Then L ≈ Y + M T, and T merges with the FFN's last layer, so that the span costs no parameter at all. T is found
-
-- by least squares, min ‖M T − (L − Y)‖²; or
-- by cosine, min mean 1 − cos(Y + M T, L), by Adam from the identity.
-
-The authors take 1e-4 as the rate of Adam and many thousands of steps. Here are fewer rows, and steps at a higher rate,
-until it is at rest.
+Then L ≈ Y + M T, with T of the least squares, min ‖M T − (L − Y)‖², and T merges with the FFN's last layer, so that the
+span costs no parameter at all. The authors also train T for the best cosine of Y + M T and L; that is not done here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.optim import Adam
-from torch.optim.lr_scheduler import CosineAnnealingLR
 from transformers import PreTrainedModel
 
-from howlinear.core.batches import shuffled_batches
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.compressors.drop import stream_of_layers
-from howlinear.ideas.compression.signals import cosine_distance
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
@@ -36,19 +25,23 @@ from howlinear.models.layers import drop_layers, layers_of, parameters, streams_
 from howlinear.models.replace import copy_of
 from howlinear.models.units import readout, unit_count, with_units
 
-STEPS = 300  # of Adam
-ROWS = 1024  # a step, the authors' number
-RATE = 1e-2  # of the first step; it falls to 0 along half a cosine
-
 
 def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:
-    """A span of layers replaced by the linear map of least squares."""
-    return _replaced(calibration, share, least_squares_map)
-
-
-def cosine(calibration: Calibration, share: float) -> PreTrainedModel:
-    """A span of layers replaced by the linear map of the best cosine."""
-    return _replaced(calibration, share, cosine_map)
+    """A copy without its most dispensable span, its work left to the FFN before it."""
+    model = calibration.model
+    gone = span(calibration, share)
+    copied = copy_of(model)
+    if not gone:
+        return copied
+    (site,) = sites(copied, [gone.start - 1])
+    transform = least_squares_map(*around(calibration, gone))
+    own = readout(copied, site)
+    # (h V + b) T = h (V T) + b T
+    merged = AffineMap(own.weight @ transform, own.bias @ transform)
+    every = torch.arange(unit_count(copied, site))
+    copied.set_submodule(site.name, with_units(copied, site, every, merged))
+    drop_layers(copied, gone)
+    return copied
 
 
 def span(calibration: Calibration, share: float) -> range:
@@ -71,42 +64,6 @@ def least_squares_map(
     """T of the least ‖M T − (L − Y)‖², float64."""
     m = written.double()
     return torch.linalg.lstsq(m, behind.double() - read, driver="gelsd").solution
-
-
-def cosine_map(
-    written: Float[Tensor, "n d"], read: Float[Tensor, "n d"], behind: Float[Tensor, "n d"]
-) -> Float[Tensor, "d d"]:
-    """T of the least mean 1 − cos(Y + M T, L), by Adam from the identity, float64."""
-    transform = torch.eye(written.shape[1], requires_grad=True)
-    optimiser = Adam([transform], lr=RATE)
-    schedule = CosineAnnealingLR(optimiser, STEPS)
-    with torch.enable_grad():
-        for batch in shuffled_batches(len(written), min(ROWS, len(written)), STEPS, 0):
-            predicted = read[batch].float() + written[batch].float() @ transform
-            loss = cosine_distance(predicted, behind[batch]).mean()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
-    return transform.detach().double()
-
-
-def _replaced(calibration: Calibration, share: float, find_map: Callable[..., Float[Tensor, "d d"]]) -> PreTrainedModel:
-    """A copy without its most dispensable span, its work left to the FFN before it."""
-    model = calibration.model
-    gone = span(calibration, share)
-    copied = copy_of(model)
-    if not gone:
-        return copied
-    (site,) = sites(copied, [gone.start - 1])
-    transform = find_map(*around(calibration, gone))
-    own = readout(copied, site)
-    # (h V + b) T = h (V T) + b T
-    merged = AffineMap(own.weight @ transform, own.bias @ transform)
-    every = torch.arange(unit_count(copied, site))
-    copied.set_submodule(site.name, with_units(copied, site, every, merged))
-    drop_layers(copied, gone)
-    return copied
 
 
 @once
