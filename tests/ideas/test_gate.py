@@ -14,7 +14,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.gate import measure, planted, search
 from howlinear.ideas.gate.fit import FEWEST, GATE, ORACLE, RANDOM, fit_gate
-from howlinear.ideas.gate.gated import Gated, RandomRank, Score, TrueError, log_error
+from howlinear.ideas.gate.gated import Gated, RandomRank, affine_score, log_error, true_error
 from howlinear.ideas.gate.rows import BlockRows, block_rows, split_in_three
 from howlinear.instrument.perplexity import change, losses
 from howlinear.instrument.swap_costs import named_swap_losses
@@ -202,10 +202,10 @@ def test_the_log_error_has_a_floor():
 
 def test_a_score_is_affine_and_the_true_error_needs_the_block():
     x = torch.tensor([[1.0, 2.0], [0.0, -1.0]])
-    score = Score(AffineMap(torch.tensor([[2.0], [3.0]]).double(), torch.tensor([1.0]).double()))
-    assert score(x).tolist() == [9.0, -2.0]
-    true = TrueError(nn.Identity(), AffineMap(torch.zeros(2, 2).double(), torch.zeros(2).double()))
-    assert true(x).tolist() == [5.0, 1.0]
+    score = AffineMap(torch.tensor([[2.0], [3.0]]).double(), torch.tensor([1.0]).double())
+    assert affine_score(score, x).tolist() == [9.0, -2.0]
+    line = AffineMap(torch.zeros(2, 2).double(), torch.zeros(2).double())
+    assert true_error(nn.Identity(), line, x).tolist() == [5.0, 1.0]
 
 
 def test_random_ranks_are_even_and_know_nothing_and_a_row_draws_its_own_again():

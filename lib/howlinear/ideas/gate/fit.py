@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 
 from howlinear.core.ceilings import AffineMap, Ceiling, ceiling, fit
 from howlinear.errors import InputError
-from howlinear.ideas.gate.gated import FLOOR, Gated, RandomRank, Rank, Score, TrueError, log_error
+from howlinear.ideas.gate.gated import FLOOR, Gated, RandomRank, Rank, affine_score, log_error, true_error
 from howlinear.ideas.gate.rows import BlockRows
 
 GATE, ORACLE, RANDOM = "gate", "oracle", "random"
@@ -107,7 +108,11 @@ def fit_gate(ffn: nn.Module, rows: BlockRows, held_out: BlockRows, seed: int = 0
     of_others = log_error(held_out.y, line(held_out.x.double()), floor)
     error_score_fit = ceiling(rows.moments_with(of_fit), held_out.moments_with(of_others))
 
-    ranks = {GATE: Score(error_score_fit.map), ORACLE: TrueError(ffn, line), RANDOM: RandomRank.of(rows.x, seed)}
+    ranks = {
+        GATE: partial(affine_score, error_score_fit.map),
+        ORACLE: partial(true_error, ffn, line),
+        RANDOM: RandomRank.of(rows.x, seed),
+    }
     ranked = {
         GATE: ranks[GATE](rows.x),
         # known without the block: the outputs of rows to fit on are there

@@ -32,38 +32,16 @@ def log_error(y: Float[Tensor, "n d"], line: Float[Tensor, "n d"], floor: float)
     return squared.clamp_min(floor).log()
 
 
-@dataclass(frozen=True)
-class Score:
-    """An affine function of x, d + 1 numbers: what is left of the FFN's cost where the line is taken.
-
-    Attributes:
-        affine: x ↦ x w + b, of shapes (d, 1) and (1,).
-    """
-
-    affine: AffineMap
-
-    def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """The score of each row."""
-        return self.affine(x)[:, 0]
+def affine_score(affine: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """What is left of the FFN's cost where the line is taken: an affine function of each row x, d + 1 numbers."""
+    return affine(x)[:, 0]
 
 
-@dataclass(frozen=True)
-class TrueError:
-    """The true error of a line at each row: an oracle, for the FFN is computed.
-
-    Attributes:
-        ffn: the block.
-        line: the line.
-    """
-
-    ffn: nn.Module
-    line: AffineMap
-
-    @torch.no_grad()
-    def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """The squared error of each row."""
-        error = _as_one_sequence(self.ffn, x) - self.line(x)
-        return error.square().sum(1)
+@torch.no_grad()
+def true_error(ffn: nn.Module, line: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """The true squared error of a line at each row: an oracle, for the FFN is computed."""
+    error = _as_one_sequence(ffn, x) - line(x)
+    return error.square().sum(1)
 
 
 @dataclass(frozen=True)
