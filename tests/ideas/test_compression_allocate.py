@@ -64,14 +64,15 @@ def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
 
 def test_a_cost_that_is_no_more_than_rounding_scales_no_price(gpt2, rows):
     """Planted: a block whose first quarter of units costs 0.002 nats by its price, and what one swap says of it."""
-    eliminations, moments = eliminations_of(Calibration(gpt2, rows, blocks=[1]))
+    calibration = Calibration(gpt2, rows, blocks=[1])
+    eliminations, moments = eliminations_of(calibration)
     units = len(eliminations[1].order)
     linear = Elimination(eliminations[1].order, torch.linspace(0, 0.008, units + 1).double())
 
     def scaled(cost):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(allocate, "divergences", lambda *_: {1: cost})
-            return calibrate_prices(gpt2, rows.ids, {1: linear}, moments)[1].price
+            return calibrate_prices(calibration, {1: linear}, moments)[1].price
 
     assert torch.equal(scaled(NOTHING / 2), linear.price)
     assert torch.equal(scaled(-NOTHING), linear.price)

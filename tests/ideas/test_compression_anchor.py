@@ -16,6 +16,7 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import streams_hooked
 from howlinear.models.replace import copy_of
 from howlinear.models.units import affine_of, unit_layers
+from howlinear.text.rows import TokenRows
 
 pytestmark = pytest.mark.long
 
@@ -46,13 +47,15 @@ def blocks_of(model):
     return {site.block: site.output for site in sites(model)}
 
 
-def alike(model):
-    """Block → costs by which every error counts alike."""
+def alike(model, rows):
+    """A calibration by which every error counts alike."""
+    calibration = Calibration(model, rows)
     width = model.config.hidden_size
-    return {
+    calibration.memory["costs_of",] = {
         site.block: ErrorCost(torch.eye(width, dtype=torch.float64), torch.ones(32, dtype=torch.float64))
         for site in sites(model)
     }
+    return calibration
 
 
 def on_rows(h, r, weight, ridge, centred):
@@ -93,7 +96,7 @@ def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(mode
         for site in sites(before):
             unit_layers(before, site)[-1].weight.mul_(0.5)  # so that there is something to give back
     copy = copy_of(before)
-    anchor(model, blocks_of(copy), calibration.ids, costs_of(calibration), own_outputs)
+    anchor(calibration, blocks_of(copy), own_outputs)
     inside, whole = seen(copy, calibration.ids), seen(model, calibration.ids)
     is_now, was = streams(copy, calibration.ids), streams(model, calibration.ids)
     changed = 0
@@ -119,7 +122,7 @@ def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(mode
 
 def test_where_nothing_is_missing_nothing_is_changed(model, rows):
     copy = copy_of(model)
-    anchor(model, blocks_of(copy), rows.ids, alike(model))
+    anchor(alike(model, rows), blocks_of(copy))
     with torch.no_grad():
         moved = copy(input_ids=rows.ids).logits - model(input_ids=rows.ids).logits
     assert moved.abs().max() < 1e-4  # rounding of float32 alone
@@ -132,7 +135,7 @@ def test_a_readout_that_was_turned_to_nothing_comes_back(gpt2, rows):
     with torch.no_grad():
         layer.weight.zero_()
         layer.bias.zero_()
-    anchor(gpt2, blocks_of(copy), rows.ids, alike(gpt2))
+    anchor(alike(gpt2, rows), blocks_of(copy))
     with torch.no_grad():
         moved = copy(input_ids=rows.ids).logits - gpt2(input_ids=rows.ids).logits
     assert moved.abs().max() < 1e-2
@@ -147,7 +150,7 @@ def test_what_others_have_lost_is_given_back_to_the_stream_alone(rows):
         with torch.no_grad():
             copy.model.layers[0].mlp.up_proj.weight.zero_()
         without = streams(copy, rows.ids)[1]
-        anchor(llama, blocks_of(copy), rows.ids, alike(llama), own_outputs)
+        anchor(alike(llama, rows), blocks_of(copy), own_outputs)
         whole = streams(llama, rows.ids)[1]
         before, after = ((whole - found).square().mean() for found in (without, streams(copy, rows.ids)[1]))
         missing[own_outputs] = after / before
@@ -187,7 +190,8 @@ def test_a_single_sequence_cannot_be_judged_by_another_and_changes_nothing(gpt2,
     with torch.no_grad():
         unit_layers(copy, sites(copy)[1])[-1].weight.mul_(0.5)
     before = copy_of(copy)
-    anchor(gpt2, blocks_of(copy), rows.ids[:1], alike(gpt2))
+    one = rows.subset((~rows.test).nonzero()[:1, 0])
+    anchor(alike(gpt2, one), blocks_of(copy))
     for (name, new), old in zip(copy.state_dict().items(), before.state_dict().values(), strict=True):
         assert torch.equal(new, old), name
 
@@ -200,5 +204,5 @@ def test_a_family_that_norms_what_its_blocks_write_stays_as_it_is(name, changes)
     with torch.no_grad():
         layer.weight.mul_(0.5)
     before = layer.weight.clone()
-    anchor(model, blocks_of(copy), ids, alike(model))
+    anchor(alike(model, TokenRows.from_ids(ids)), blocks_of(copy))
     assert torch.equal(layer.weight, before) != changes

@@ -132,14 +132,14 @@ def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
 def with_lines_anchored(calibration: Calibration, share: float) -> PreTrainedModel:
     """`with_lines`, anchored towards the residual stream."""
     smaller = with_lines(calibration, share)
-    anchor(calibration.model, _blocks_of(smaller), calibration.ids, costs_of(calibration))
+    anchor(calibration, _blocks_of(smaller))
     return smaller
 
 
 def on_own_outputs(calibration: Calibration, share: float) -> PreTrainedModel:
     """Own units anchored towards each block's own output in the whole model, and not towards the residual stream."""
     smaller = before_anchor(calibration, share)
-    anchor(calibration.model, _blocks_of(smaller), calibration.ids, costs_of(calibration), own_outputs=True)
+    anchor(calibration, _blocks_of(smaller), own_outputs=True)
     return smaller
 
 

@@ -75,16 +75,11 @@ def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], M
         ridge = choose_ridge(grams, own, metric, centred)
         moments[block] = UnitMoments(sum(grams), ridge)
         eliminations[block] = eliminate_units(moments[block], own, metric, centred)
-    some = spread(calibration.ids, CALIBRATION_TOKENS)
-    return calibrate_prices(model, some, eliminations, moments, max(1, calibration.batch_size // 4)), moments
+    return calibrate_prices(calibration, eliminations, moments), moments
 
 
 def calibrate_prices(
-    model: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
-    eliminations: Mapping[int, Elimination],
-    moments: Mapping[int, UnitMoments],
-    batch_size: int = 4,
+    calibration: Calibration, eliminations: Mapping[int, Elimination], moments: Mapping[int, UnitMoments]
 ) -> dict[int, Elimination]:
     """Prices multiplied, block by block, so that they are right where a quarter of the units is gone.
 
@@ -97,7 +92,9 @@ def calibrate_prices(
     for block, found in eliminations.items():
         counts[block] = len(found.order) - len(found.order) // 4
         predicted[block] = float(found.price[-1 - counts[block]])
-    measured = divergences(model, Thinned(model, eliminations, moments, counts), ids, batch_size)
+    smaller = Thinned(calibration.model, eliminations, moments, counts)
+    some = spread(calibration.ids, CALIBRATION_TOKENS)
+    measured = divergences(calibration.model, smaller, some, max(1, calibration.batch_size // 4))
     scaled = {}
     for block, found in eliminations.items():
         # a block that gives a quarter of its units for nothing has no factor

@@ -27,10 +27,10 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
@@ -40,7 +40,6 @@ from howlinear.core.moments import Moments
 from howlinear.ideas.compression.allocate import Thinned, allocate_units, costs_of, eliminations_of
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.units import (
-    ErrorCost,
     covariance_of,
     cross,
     gram,
@@ -107,22 +106,8 @@ def _thinned(calibration: Calibration, share: float, alike: bool) -> Thinned:
 def _anchored(calibration: Calibration, share: float, alike: bool) -> dict[int, nn.Module]:
     """Block → its units once anchored: it takes minutes, and other measurements ask for it again."""
     blocks = dict(_thinned(calibration, share, alike))
-    _anchor(calibration, blocks)
+    anchor(calibration, blocks)
     return blocks
-
-
-def _anchor(calibration: Calibration, blocks: Mapping[int, nn.Module], **options: Any) -> None:
-    batch_size = max(1, calibration.batch_size // 2)
-    costs = costs_of(calibration)
-    anchor(
-        calibration.model,
-        blocks,
-        calibration.ids,
-        costs,
-        progress=calibration.progress,
-        batch_size=batch_size,
-        **options,
-    )
 
 
 def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrainedModel:
@@ -138,7 +123,7 @@ def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrained
             new = {} if block is None else {blocks.site_of[number].name: block}
             files.write(f"{stack}.{number}", new)
 
-        _anchor(calibration, blocks, finish=write)
+        anchor(calibration, blocks, finish=write)
         files.finish(with_fewer_units(model, blocks.data))
         smaller = load_on_disk(folder, model.dtype, device=files.shards.device)
     except BaseException:
@@ -150,13 +135,9 @@ def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrained
 
 @torch.no_grad()
 def anchor(
-    model: PreTrainedModel,
+    calibration: Calibration,
     blocks: Mapping[int, nn.Module],
-    ids: Int64[Tensor, "n seq_len"],
-    costs: Mapping[int, ErrorCost],
     own_outputs: bool = False,
-    progress: bool = False,
-    batch_size: int = 8,
     finish: Callable[[int, nn.Module | None], None] = lambda *_: None,
 ) -> None:
     """Fit the readouts of smaller blocks once more, block after block, each on what those before it now give.
@@ -167,20 +148,18 @@ def anchor(
     adds there is not what the stream gets.
 
     Args:
-        model: the whole model; left as it was.
+        calibration: the whole model, left as it was, and the text to fit on.
         blocks: block → the smaller one, whose readout is written over; asked for when its layer's turn has come.
-        ids: the text to fit on, shape (n, seq_len).
-        costs: block → what errors at its output cost.
         own_outputs: towards what each block writes in the whole model, not towards the residual stream.
-        progress: show a bar.
-        batch_size: sequences in a pass.
         finish: gets every layer's number when it is done, and its smaller block or None.
     """
+    model = calibration.model
     fits = writes_to_stream(model)
-    batches, half_of = halves_of(ids, batch_size)
+    costs = costs_of(calibration)
+    batches, half_of = halves_of(calibration.ids, max(1, calibration.batch_size // 2))
     whole = Layerwise(model, batches)
     streams = [stream.clone() for stream in whole.streams]  # the smaller model's
-    for number in tqdm(range(len(whole.layers)), disable=not progress, unit="block"):
+    for number in tqdm(range(len(whole.layers)), disable=not calibration.progress, unit="block"):
         # h, and what the block writes in the smaller model and in the whole one
         hidden: list[Tensor] = []
         written: list[Tensor] = []
