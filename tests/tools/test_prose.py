@@ -12,7 +12,7 @@ from howlinear.ideas.claims.claim import Verdict, load_claims
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.degrees.nested import Nested
 from howlinear.ideas.degrees.products import Learned
-from howlinear.ideas.dynamics.timing import Vote
+from howlinear.ideas.dynamics.timing import vote
 from howlinear.ideas.optimisers.training import shortfall
 from howlinear.ideas.rank.spread import rank_estimate
 from howlinear.ideas.sinks import measure, predictions
@@ -172,7 +172,7 @@ def ends(*tables):
                 coverage("trained map: shortfall")["massive"],
             ],
         ),
-        (Vote, lambda: [coverage("vote of 15 runs: mean")[case] for case in ("iid", "correlated")]),
+        (vote, lambda: [coverage("vote of 15 runs: mean")[case] for case in ("iid", "correlated")]),
         (
             change,
             lambda: [

@@ -131,10 +131,9 @@ def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFr
                 left = of_blocks[np.isfinite(of_blocks)]
                 if len(left):
                     lags.append(np.median(left))
-            found = vote(lags)
-            row = {"cut": cut, "share": share, "below": found.below, "above": found.above, "p": found.p}
-            row |= found.mean.columns("lag")
-            rows.append(row)
+            below, above, p, mean = vote(lags)
+            row = {"cut": cut, "share": share, "below": below, "above": above, "p": p}
+            rows.append(row | mean.columns("lag"))
     return pd.DataFrame(rows)
 
 

@@ -149,27 +149,14 @@ def lag(trajectory: Trajectory, share: float = 0.9, patience: int = 2) -> Float[
     return np.where(never_left, np.nan, doublings)
 
 
-@dataclass(frozen=True)
-class Vote:
-    """What several runs say of a difference, one value each.
+def vote(values: Sequence[float]) -> tuple[int, int, float, Estimate]:
+    """What several runs say of a difference, one value each: blocks of a run are not independent, so they share a vote.
 
-    Attributes:
-        below: runs under 0.
-        above: runs over 0.
-        p: two-sided sign test; ties are left out.
-        mean: over runs, with its 95 % interval (Student's t), which takes runs as independent: it holds the truth in 95
-            of 100 simulated votes where they are, and in 91 where they share their text in pairs
-            (`benchmarks/coverage.py`).
+    Returns:
+        How many runs lie below 0 and how many above; p of the two-sided sign test, ties left out; and the mean over
+        runs with its 95 % interval (Student's t), which takes runs as independent: it holds the truth in 95 of 100
+        simulated votes where they are, and in 91 where they share their text in pairs (`benchmarks/coverage.py`).
     """
-
-    below: int
-    above: int
-    p: float
-    mean: Estimate
-
-
-def vote(values: Sequence[float]) -> Vote:
-    """One value a run: blocks of a run are not independent, so they share one vote."""
     runs = np.array(values, dtype=float)
     if len(runs) < 2 or not np.isfinite(runs).all():
         raise InputError(f"a vote needs two runs or more, each with a finite value, got {runs.tolist()}")
@@ -182,7 +169,7 @@ def vote(values: Sequence[float]) -> Vote:
     if np.ptp(runs) > 0:  # else the interval is a point, and scipy warns of values that are all the same
         interval = stats.ttest_1samp(runs, 0).confidence_interval(CONFIDENCE)
         low, high = float(interval.low), float(interval.high)
-    return Vote(below, above, p, Estimate(mean, low, high))
+    return below, above, p, Estimate(mean, low, high)
 
 
 def spread(trajectory: Trajectory) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
