@@ -113,7 +113,7 @@ def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
         for cut, (begin, end) in ends.items():
             inside = (film.steps >= begin) & (film.steps <= end)
             if inside.sum() >= FEWEST:
-                found[cut][run] = film.part(begin, end)
+                found[cut][run] = film.part(inside)
     return found
 
 

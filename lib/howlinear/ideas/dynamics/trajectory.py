@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -76,22 +76,10 @@ class Trajectory:
         """From a file with `steps`; the name is that of its folder."""
         return cls.of(path.parent.name, numbers.load(path).get("steps", []))
 
-    def part(self, first: int = 0, last: int | None = None) -> Trajectory:
-        """The same run from step `first` to step `last`, both included, as if it had begun and stopped there."""
-        last = self.steps[-1] if last is None else last
-        inside = (self.steps >= first) & (self.steps <= last)
-        if inside.sum() < 2:
-            raise InputError(
-                f"trajectory of {self.name}: {inside.sum()} measured steps from {first} to {last}, needs two"
-            )
-        return replace(
-            self,
-            steps=self.steps[inside],
-            loss=self.loss[inside],
-            r2=self.r2[inside],
-            low=self.low[inside],
-            high=self.high[inside],
-        )
+    def part(self, inside: Bool[np.ndarray, " n"]) -> Trajectory:
+        """The same run at some of its measured steps, as if there had been no others."""
+        measured = ("steps", "loss", "r2", "low", "high")
+        return replace(self, **{name: getattr(self, name)[inside] for name in measured})
 
     def to_frame(self) -> pd.DataFrame:
         """A row a measured step and block: run, step, block, and r2 with its ends."""
