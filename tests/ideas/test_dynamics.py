@@ -293,7 +293,7 @@ def test_the_table_of_passages_holds_departures_settling_and_lags():
         assert rows.block.tolist() == [0, 1, 2, 3]
         events = {"leaves": departures(run, 3).first, "settles": settling(run.steps, run.r2, 0.8)}
         for event, passage in events.items():
-            expected = np.array(astuple(passage))
+            expected = np.array(passage)
             found = rows[[event, f"{event}_low", f"{event}_high"]].T
             np.testing.assert_array_equal(found, np.where(np.isinf(expected), np.nan, expected))
         np.testing.assert_array_equal(rows[["lag", "lag_low", "lag_high"]].T, lag(run, 0.8, 3))

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from howlinear.ideas.dynamics.timing import Passage, agreement, correlation, departures, lag, settling, spread, vote
+from howlinear.files.tables import with_ends
+from howlinear.ideas.dynamics.timing import agreement, correlation, departures, lag, settling, spread, vote
 from howlinear.ideas.dynamics.trajectory import Trajectory
 
 EVENTS = ("leaves", "settles")
@@ -31,22 +32,13 @@ def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFram
     for run, film in films.items():
         left = departures(film, patience).first
         settled = settling(film.steps, film.r2, share)
-        value, low, high = lag(film, share, patience)
+        behind_loss = lag(film, share, patience)
         columns = {"run": run, "block": range(film.r2.shape[1])}
-        columns |= _columns("leaves", left)
-        columns |= _columns("settles", settled)
-        columns |= {"lag": value, "lag_low": low, "lag_high": high}
+        columns |= dict(zip(with_ends("leaves"), left, strict=True))
+        columns |= dict(zip(with_ends("settles"), settled, strict=True))
+        columns |= dict(zip(with_ends("lag"), behind_loss, strict=True))
         tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _columns(name: str, passage: Passage) -> dict[str, np.ndarray]:
-    happened = np.isfinite(passage.step)
-    return {
-        name: np.where(happened, passage.step, np.nan),
-        f"{name}_low": np.where(happened, passage.after, np.nan),
-        f"{name}_high": np.where(happened, passage.by, np.nan),
-    }
+    return pd.concat(tables, ignore_index=True).replace(np.inf, np.nan)
 
 
 def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int = 2) -> pd.DataFrame:

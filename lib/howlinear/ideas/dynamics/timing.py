@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,8 +20,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.dynamics.trajectory import Trajectory
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """When something happened to each curve; infinite where it never did.
 
     Attributes:
