@@ -73,8 +73,8 @@ def test_every_set_matches_svd_of_its_rows():
     def squares(x):
         return torch.cat([x, x.square()], 1)
 
-    found = nested(kept, squares, [2, 6, 9, 12])
-    for size, estimate in zip(found.sizes, found.estimates, strict=True):
+    sizes = [2, 6, 9, 12]
+    for size, estimate in zip(sizes, nested(kept, squares, sizes).estimates, strict=True):
         sides = sides_of(kept, lambda x, size=size: squares(x)[:, :size])
         assert estimate.value == pytest.approx(held_out_r2(*sides), abs=1e-6)
         assert estimate.low < estimate.value < estimate.high
@@ -388,7 +388,7 @@ def test_features_that_coincide_need_a_ridge():
 def test_products_leave_null_directions_out(skewed):
     full = held_out_r2(*sides_of(skewed, lambda x: PolynomialFeatures(2, include_bias=False).fit_transform(x[:, :4])))
     found = products(skewed, [0, 4])
-    assert found.sizes == (4, 14)
+    assert len(found.r2) == 2
     assert found.r2[1] == pytest.approx(full, abs=1e-6)
     train, _ = sides_of(skewed)
     assert Products.of(sum(skewed.train), 2)(train[0]).shape == (len(train[0]), 4 + 3)

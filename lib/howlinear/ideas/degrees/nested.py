@@ -33,12 +33,10 @@ class Nested:
     """Held-out R² of least squares on the first features, for several numbers of them.
 
     Attributes:
-        sizes: how many features each set has.
         estimates: pooled R² per set; intervals are jackknifed over document folds of both sides, and hold the truth in
             92 to 96 of 100 simulated measurements (`benchmarks/coverage.py`).
     """
 
-    sizes: tuple[int, ...]
     estimates: tuple[Estimate, ...]
 
     @property
@@ -77,7 +75,7 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> 
         refitted = [r2(fold_maps[i], test_prefix) for fold_maps in maps_without_fold]
         guess = [maps[i](x[:, :size].double()) for x in test_features]
         estimates.append(Estimate.jackknife(value, refitted, left_out_r2(truth, guess)))
-    return Nested(tuple(sizes), tuple(estimates))
+    return Nested(tuple(estimates))
 
 
 def prefix_maps(moments: Moments, sizes: Sequence[int], ridge: float = RIDGE, null: float = NULL) -> list[AffineMap]:
