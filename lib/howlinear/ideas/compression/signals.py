@@ -169,26 +169,17 @@ class NoPreNormError(InputError):
     """A layer whose FFN does not add its output to what a norm before it read."""
 
 
-@dataclass(frozen=True)
-class Around:
-    """The residual stream around one layer in a batch; each of shape (batch, seq_len, d).
+Keep = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
+"""Takes a block and the residual stream around its layer in a batch, each of shape (batch, seq_len, d).
 
-    Attributes:
-        entered: what the layer got.
-        read: s, what the norm of its FFN read: the same, or that with attention's output added to it.
-        written: y, what its FFN wrote.
-        left: what the layer returned.
-    """
-
-    entered: Tensor
-    read: Tensor
-    written: Tensor
-    left: Tensor
+What the layer got; s, what the norm of its FFN read, which is the same or that with attention's output added to it; y,
+what its FFN wrote; and what the layer returned.
+"""
 
 
 @contextmanager
-def layers_hooked(model: PreTrainedModel, keep: Callable[[int, Around], None]) -> Iterator[None]:
-    """While it lasts, call `keep(block, around)` behind every layer with a feed-forward block."""
+def layers_hooked(model: PreTrainedModel, keep: Keep) -> Iterator[None]:
+    """While it lasts, call `keep(block, entered, read, written, left)` behind every layer with a feed-forward block."""
     layers = model.get_submodule(stack_of(model))
     with ExitStack() as hooks:
         for site in sites(model):
@@ -209,7 +200,7 @@ class _Tap:
     one after the other and where both read the layer's input (GPT-NeoX): y is added to what the norm read.
     """
 
-    def __init__(self, site: Site, keep: Callable[[int, Around], None]):
+    def __init__(self, site: Site, keep: Keep):
         self.site = site
         self.keep = keep
         self.returned: list[tuple[Tensor, Tensor]] = []  # what the layer's modules got and returned
@@ -233,7 +224,7 @@ class _Tap:
                 f"block {self.site.block} ({self.site.name}) does not add its output to what a norm before it read: "
                 "these signals are about models with the norm before the FFN"
             )
-        self.keep(self.site.block, Around(self.entered, self.read, self.written, left))
+        self.keep(self.site.block, self.entered, self.read, self.written, left)
 
     def _adds(self, left: Tensor) -> bool:
         """Whether the layer returned s + y, or reads its input in the FFN and in attention alike."""
@@ -280,16 +271,16 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
     attention = torch.zeros(count, dtype=torch.float64)  # Σ 1 − cos
     ffn = torch.zeros_like(attention)
 
-    def keep(_: int, around: Around) -> None:
+    def keep(_: int, entered: Tensor, read: Tensor, written: Tensor, left: Tensor) -> None:
         layer = len(states)
-        behind_ffn = around.read + around.written
-        behind_attention = around.left - around.written
+        behind_ffn = read + written
+        behind_attention = left - written
         # Σ 1 − cos over the rows of the batch: around the layer's attention, around its FFN
-        attention[layer] += cosine_distance(around.entered, behind_attention).sum().cpu()
-        ffn[layer] += cosine_distance(around.read, behind_ffn).sum().cpu()
-        states.append(_directions(around.entered))
+        attention[layer] += cosine_distance(entered, behind_attention).sum().cpu()
+        ffn[layer] += cosine_distance(read, behind_ffn).sum().cpu()
+        states.append(_directions(entered))
         if layer == count - 1:
-            states.append(_directions(around.left))
+            states.append(_directions(left))
 
     with layers_hooked(model, keep):
         for batch in ids.split(batch_size):
@@ -321,9 +312,9 @@ def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_si
     pairs: dict[int, Moments] = {}
     outputs: dict[int, Moments] = {}
 
-    def keep(block: int, around: Around) -> None:
-        before = around.read.flatten(0, -2).double()
-        after = before + around.written.flatten(0, -2).double()
+    def keep(block: int, _: Tensor, read: Tensor, written: Tensor, __: Tensor) -> None:
+        before = read.flatten(0, -2).double()
+        after = before + written.flatten(0, -2).double()
         if block not in pairs:
             pairs[block] = Moments(width, width, before.device)
             outputs[block] = Moments(width, 0, before.device)
