@@ -29,7 +29,7 @@ def numbers(frame):
 RUNS = {
     "measure": lambda *given, **size: hl.measure(*given, swap=True, **size).to_frame(),
     "layerwise": lambda *given, **size: hl.measure(*given, swap=True, layerwise=True, **size).to_frame(),
-    "compare": lambda *given, **size: measured(*given, swap=True, **size).profile.to_frame(),
+    "compare": lambda *given, **size: measured(*given, swap=True, **size)[0].to_frame(),
     "tokens": lambda *given, **size: hl.token_errors(*given, **size),
     "perplexity": lambda *given, **size: pd.DataFrame({"perplexity": [hl.perplexity(*given, **size)]}),
     "maps": lambda *given, **size: outcome(hl.compress_to(*given, max_dppl=1e6, blocks=[0, 2], **size)),

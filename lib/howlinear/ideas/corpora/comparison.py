@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import torch
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import fit_folds, score_folds
@@ -16,18 +15,8 @@ from howlinear.instrument.profile import Profile, name_of, profile_of
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.text.rows import TokenRows
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A profile, and what it becomes without each document fold.
-
-    Attributes:
-        profile: as `measure` gives it.
-        folds: R²_lin of the same blocks with all folds and without each.
-    """
-
-    profile: Profile
-    folds: FoldProfiles
+Measured = tuple[Profile, FoldProfiles]
+"""A profile as `measure` gives it, and R²_lin of the same blocks with all folds and without each."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +53,16 @@ def measured(
     if swap and losses.predicts:
         profile = replace(profile, costs=swap_costs(model, profile, rows, max(1, batch_size // 2), progress))
     scores = (score_folds(fit_folds(block.train), block.test) for block in captured.values())  # read one at a time
-    return Measured(profile, FoldProfiles.of(scores))
+    return profile, FoldProfiles.of(scores)
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:
     """Compare two that were measured, paired if their rows are the same."""
-    paired = _same_rows(first.profile.rows, second.profile.rows)
-    blocks = list(first.profile)
+    one, folds_of_one = first
+    other, folds_of_other = second
+    paired = one.rows.sha256 == other.rows.sha256
+    blocks = list(one)
     agreement = None
-    if blocks == list(second.profile):
-        agreement = compare(first.folds, second.folds, blocks, names, paired)
-    return Comparison(first.profile, second.profile, paired, agreement)
-
-
-def _same_rows(one: TokenRows, other: TokenRows) -> bool:
-    """Whether two have the same tokens in the same folds."""
-    pairs = ((one.ids, other.ids), (one.test, other.test), (one.fold, other.fold))
-    return all(torch.equal(first, second) for first, second in pairs)
+    if blocks == list(other):
+        agreement = compare(folds_of_one, folds_of_other, blocks, names, paired)
+    return Comparison(one, other, paired, agreement)
