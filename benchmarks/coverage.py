@@ -41,7 +41,6 @@ from howlinear.ideas.degrees.products import learning_curve, polynomial
 from howlinear.ideas.dynamics.timing import vote
 from howlinear.ideas.optimisers.problem import Problem
 from howlinear.ideas.optimisers.training import shortfall, train
-from howlinear.ideas.rank.rows import select
 from howlinear.ideas.rank.scores import Score, estimate, score_moments
 from howlinear.ideas.rank.spread import output_rank
 from howlinear.instrument.capture import BlockCapture, Sample
@@ -130,7 +129,7 @@ def of_a_block(case: str, generator: np.random.Generator, more: int = 1) -> Foun
     return {
         "R²_lin": ceiling(kept.train, kept.test).interval,
         "median R² of the features": estimate(Score.median, scored),
-        "effective rank": output_rank(kept.outputs, select(kept.sample, kept.sample.test)),
+        "effective rank": output_rank(kept.outputs, kept.sample.select(kept.sample.test)),
     }
 
 

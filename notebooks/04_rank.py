@@ -436,8 +436,8 @@ if variance is not None:
 # Step 1: `sample = middle_block.rows()`, and `maps = fit_folds(middle_block.train, refit=False)` from
 # `howlinear.core.fold_maps`. `scores.directions(sample.y[~sample.test])` has the directions as columns: the `basis`.
 #
-# Step 2: `scores.score_rows(maps, rows, basis).whole.median()` scores it, with `token_rows.select(sample, sample.test)`
-# for the rows.
+# Step 2: `scores.score_rows(maps, rows, basis).whole.median()` scores it, with `sample.select(sample.test)` for the
+# rows.
 #
 # </details>
 

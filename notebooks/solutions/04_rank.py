@@ -54,7 +54,7 @@ print("d = 100:", round(variance(100)))
 # %%
 maps = fit_folds(middle_block.train, refit=False)
 sample = middle_block.rows()
-test_rows = token_rows.select(sample, sample.test)
+test_rows = sample.select(sample.test)
 basis = scores.directions(sample.y[~sample.test])
 along_features = scores.score_rows(maps, test_rows).whole
 along_directions = scores.score_rows(maps, test_rows, basis).whole

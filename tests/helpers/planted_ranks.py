@@ -6,7 +6,6 @@ import torch
 
 from helpers.captures import capture_of
 from helpers.reference import normal
-from howlinear.ideas.rank.rows import select
 from howlinear.instrument.capture import Sample
 
 FOLDS = 4
@@ -25,7 +24,7 @@ def sides(sample):
 
 
 def held_out(sample):
-    return select(sample, sample.test)
+    return sample.select(sample.test)
 
 
 def curved(x, seed=0):

@@ -14,7 +14,7 @@ from howlinear.core.fold_maps import FoldMaps, fit_folds
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.rank.measure import regime
-from howlinear.ideas.rank.rows import frequency_bands, planted_block, select
+from howlinear.ideas.rank.rows import frequency_bands, planted_block
 from howlinear.ideas.rank.scores import (
     Score,
     directions,
@@ -66,7 +66,7 @@ def test_pooled_r2_median_and_interval_are_those_of_the_ceiling():
 
 def test_the_medians_interval_equals_a_loop_of_refits_on_rows():
     sample = one_loud_direction(640)
-    train, test = (select(sample, sample.test == side) for side in (False, True))
+    train, test = (sample.select(sample.test == side) for side in (False, True))
 
     def median(kept_train, kept_test):
         weight, bias, _ = least_squares(train.x[kept_train], train.y[kept_train])
@@ -105,7 +105,7 @@ def test_leaving_out_features_equals_least_squares_on_the_other_columns():
     sample = one_loud_direction(640)
     train, test = sides(sample)
     order = loudest(train)
-    rows = [select(sample, sample.test == side) for side in (False, True)]
+    rows = [sample.select(sample.test == side) for side in (False, True)]
     assert order.tolist() == np.argsort(-rows[0].y.double().var(0).numpy()).tolist()
     counts = [0, 1, 3, 11]
     for k, found in zip(counts, without_loudest(score_moments(fit_folds(train), test), order, counts), strict=True):
@@ -177,7 +177,7 @@ def test_shares_by_hand():
     maps = FoldMaps(AffineMap(torch.tensor([[4.0]]).double(), torch.zeros(1).double()), [])
     rows = Sample(x, y, *(torch.arange(4),) * 2, torch.ones(4).bool(), torch.tensor([0, 1, 0, 1]))
     whole = score_rows(maps, rows).whole
-    part = score_rows(maps, select(rows, rows.x[:, 0] == 1)).whole
+    part = score_rows(maps, rows.select(rows.x[:, 0] == 1)).whole
     assert share_of_variance(part, whole) == pytest.approx(36 / 56)
     assert share_of_error(part, whole) == pytest.approx(36 / 40)
     assert part.r2() == pytest.approx(1 - 36 / 18)  # about its own mean, 7
@@ -187,7 +187,7 @@ def test_shares_by_hand():
 def test_a_paired_interval_equals_a_loop_over_rows():
     sample = one_loud_direction(640)
     rows, found = held_out(sample), fit_folds(sides(sample)[0], refit=False)
-    part = select(rows, rows.position > 2)
+    part = rows.select(rows.position > 2)
 
     def by_rows(fold):
         numbers = (np.asarray(found.whole.weight), np.asarray(found.whole.bias))
@@ -246,7 +246,7 @@ def test_constant_features_are_left_out_of_both_r2s():
 
 def test_a_real_model_runs_through(model, rows):
     for kept in capture(model, rows, sample=256).values():
-        picked = select(kept.rows(), kept.rows().test)
+        picked = kept.rows().select(kept.rows().test)
         found = fit_folds(kept.train)
         expected = ceiling(kept.train, kept.test)
         assert estimate(Score.r2, score_moments(found, kept.test)).value == pytest.approx(expected.r2, abs=1e-10)
@@ -271,12 +271,12 @@ def test_what_does_not_vary_is_refused():
 
 def test_no_such_row_is_refused():
     with pytest.raises(InputError, match=r"none of the 64 sampled rows is of the kind .* capture with a larger sample"):
-        select(broad(64), broad(64).position == 99)
+        broad(64).select(broad(64).position == 99)
 
 
 def test_rows_of_one_fold_are_refused():
     sample = broad(640)
-    alone = select(sample, sample.test & (sample.fold == 1))
+    alone = sample.select(sample.test & (sample.fold == 1))
     train, test = sides(sample)
     found = fit_folds(train)
     with pytest.raises(InputError, match="two document folds, got 1"):
@@ -291,7 +291,7 @@ def test_rows_of_one_fold_are_refused():
 
 def test_a_share_of_rows_from_one_fold_is_gone_without_it():
     sample = broad(640)
-    alone, found = select(sample, sample.test & (sample.fold == 1)), fit_folds(sides(sample)[0], refit=False)
+    alone, found = sample.select(sample.test & (sample.fold == 1)), fit_folds(sides(sample)[0], refit=False)
     part, whole = score_rows(found, alone), score_rows(found, held_out(sample))
     left_out = [0.0 if i == 1 else share_of_error(part.whole, whole.without(i)) for i in range(FOLDS)]
     share = estimate(share_of_error, part, whole)

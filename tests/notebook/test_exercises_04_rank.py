@@ -14,7 +14,7 @@ from howlinear.ideas.rank import scores
 def median_along(block, in_sample=False, directions_of_test=False):
     """The median along directions, on the rows and along the directions that are asked for."""
     sample = block.rows()
-    scored = token_rows.select(sample, sample.test != in_sample)
+    scored = sample.select(sample.test != in_sample)
     basis = scores.directions(sample.y[sample.test == directions_of_test])
     return scores.score_rows(fit_folds(block.train, refit=False), scored, basis).whole.median()
 

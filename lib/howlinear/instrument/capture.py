@@ -57,6 +57,26 @@ class Sample:
         """Indices of the rows of each document fold of one side, folds in order."""
         return fold_indices(self.test, self.fold, test)
 
+    def select(self, mask: Bool[Tensor, " rows"]) -> Sample:
+        """The rows where `mask` holds.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not mask.any():
+            raise InputError(
+                f"none of the {len(mask)} sampled rows is of the kind that is asked for: capture with a larger sample"
+            )
+        return Sample(**{name: values[mask] for name, values in vars(self).items()})
+
+    def moments(self, test: bool) -> list[Moments]:
+        """Moments per document fold of one side's rows, folds in order."""
+        by_fold = []
+        for rows in self.folds(test):
+            empty = Moments(self.x.shape[1], self.y.shape[1])
+            by_fold.append(empty.update(self.x[rows], self.y[rows]))
+        return by_fold
+
 
 @dataclass(frozen=True)
 class BlockCapture:

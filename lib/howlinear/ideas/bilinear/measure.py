@@ -20,7 +20,7 @@ from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjuncti
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import Probe, probe
 from howlinear.ideas.bilinear.recipe import papers_gain, recipe
-from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.paper_protocol import paper_activations
 from howlinear.instrument.selection import spaced
@@ -106,9 +106,7 @@ def _is_ordinary(kept: BlockCapture) -> Tensor:
 
 def _without_massive(kept: BlockCapture) -> BlockCapture:
     """The block's ordinary rows, of the sample as well."""
-    ordinary = _is_ordinary(kept)
-    fewer = {name: values[ordinary] for name, values in vars(kept.rows()).items()}
-    return replace(kept.ordinary(), sample=Sample(**fewer))
+    return replace(kept.ordinary(), sample=kept.rows().select(_is_ordinary(kept)))
 
 
 def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFrame:

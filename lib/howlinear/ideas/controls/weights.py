@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -37,17 +38,11 @@ def sample_ceiling(
     """R²_lin of rows made from a sample's: the same tokens to fit on, the same held out, the same document folds."""
     if not len(x) == len(y) == len(sample.test):
         raise InputError(f"{len(x)} inputs and {len(y)} outputs for a sample of {len(sample.test)} rows: give each one")
-    sides = []
-    for test in (False, True):
-        folds = sample.folds(test=test)
-        if not intervals:
-            folds = [torch.cat(folds)]
-        moments = []
-        for index in folds:
-            of_fold = Moments(x.shape[1], y.shape[1]).update(x[index], y[index])
-            moments.append(of_fold)
-        sides.append(moments)
-    train, held_out = sides
+    made = replace(sample, x=x, y=y)
+    train = made.moments(test=False)
+    held_out = made.moments(test=True)
+    if not intervals:
+        return ceiling(sum(train), sum(held_out))
     return ceiling(train, held_out)
 
 

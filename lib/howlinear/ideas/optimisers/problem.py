@@ -48,10 +48,7 @@ class Problem:
                 f"training needs sampled train rows from two document folds or more, there are {len(folds)}: "
                 "capture with sample=4096 and eight folds"
             )
-        moments = []
-        for rows in folds:
-            empty = Moments(sample.x.shape[1], sample.y.shape[1])
-            moments.append(empty.update(sample.x[rows], sample.y[rows]))
+        moments = sample.moments(test=False)
         training = torch.cat(folds[:-1]).sort().values
         return cls(
             x=sample.x[training],

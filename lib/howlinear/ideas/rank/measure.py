@@ -23,7 +23,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
-from howlinear.ideas.rank.rows import frequency_bands, select
+from howlinear.ideas.rank.rows import frequency_bands
 from howlinear.ideas.rank.scores import (
     Score,
     Scored,
@@ -93,8 +93,8 @@ def measure_block(
     if not 0 < heavy < 1:
         raise InputError(f"the heaviest rows are a share of all between 0 and 1, got {heavy}")
     sample = block.rows()
-    train_rows = select(sample, ~sample.test)
-    test_rows = select(sample, sample.test)
+    train_rows = sample.select(~sample.test)
+    test_rows = sample.select(sample.test)
 
     # One map for everything, and its refits without each train fold.
     maps = fit_folds(block.train)
@@ -109,19 +109,19 @@ def measure_block(
 
     # Tokens: R² within each band of frequency.
     band = frequency_bands(ids, test_rows.token, bands)
-    in_bands = [score_rows(maps, select(test_rows, band == number)) for number in range(bands)]
+    in_bands = [score_rows(maps, test_rows.select(band == number)) for number in range(bands)]
 
     # Position 0: left out of the score, and left out of the fit.
-    later_train = select(train_rows, train_rows.position > 0)
-    later_test = select(test_rows, test_rows.position > 0)
+    later_train = train_rows.select(train_rows.position > 0)
+    later_test = test_rows.select(test_rows.position > 0)
     fitted_on_later = _score_by_own_map(later_train, later_test)
     fitted_on_all = _score_by_own_map(train_rows, later_test)
 
     # Rows of highest leverage.
     weight = leverage(sum(block.train), test_rows.x)
     is_heavy = weight >= weight.quantile(1 - heavy)
-    heaviest = score_rows(maps, select(test_rows, is_heavy))
-    lighter = score_rows(maps, select(test_rows, ~is_heavy))
+    heaviest = score_rows(maps, test_rows.select(is_heavy))
+    lighter = score_rows(maps, test_rows.select(~is_heavy))
 
     r2 = estimate(Score.r2, by_moments)
     median = estimate(Score.median, by_moments)
@@ -223,7 +223,7 @@ def single_outputs(block: BlockCapture) -> pd.DataFrame:
         and `r2`. What does not vary is left out.
     """
     sample = block.rows()
-    test_rows = select(sample, sample.test)
+    test_rows = sample.select(sample.test)
     maps = fit_folds(block.train, refit=False)
     bases = {"features": None, "directions": directions(sample.y[~sample.test])}
     parts = []

@@ -1,9 +1,9 @@
-"""Which tokens and which rows carry R²_lin: parts of a sample, and bands of token frequency."""
+"""Which tokens and which rows carry R²_lin: bands of token frequency, and a block that is planted."""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from howlinear.core.moments import Moments
@@ -11,15 +11,6 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Sample
 
 PLANTED_SEQUENCE = 16  # rows in a sequence of `planted_block`
-
-
-def select(rows: Sample, mask: Bool[Tensor, " rows"]) -> Sample:
-    """The rows of a sample where `mask` holds."""
-    if not mask.any():
-        raise InputError(
-            f"none of the {len(mask)} sampled rows is of the kind that is asked for: capture with a larger sample"
-        )
-    return Sample(**{name: values[mask] for name, values in vars(rows).items()})
 
 
 def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], bands: int = 4) -> Int64[Tensor, " n"]:
@@ -56,12 +47,5 @@ def planted_block(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_o
         test=sequence % 4 == 3,
         fold=sequence // 4 % folds,
     )
-
-    def moments(test: bool) -> list[Moments]:
-        by_fold = []
-        for rows in sample.folds(test=test):
-            by_fold.append(Moments(inputs.shape[1], outputs.shape[1]).update(sample.x[rows], sample.y[rows]))
-        return by_fold
-
     held_out_outputs = Moments(outputs.shape[1]).update(sample.y[sample.test])
-    return BlockCapture(moments(test=False), moments(test=True), held_out_outputs, sample)
+    return BlockCapture(sample.moments(test=False), sample.moments(test=True), held_out_outputs, sample)
