@@ -273,7 +273,7 @@ def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -
     Returns:
         The share, without bias: noise may take it below 0 or above 1. NaN if no row has a partner.
     """
-    of_type, rows = _by_type(sums, side)
+    of_type, rows = by_type(sums, side)
     _, kind = side.types
     # Σ over pairs in different folds of ⟨z_i, z_j⟩ = ‖S_t‖² − Σ_f ‖S_tf‖², and the number of such pairs
     products = of_type.square().sum(1).index_add(0, kind, sums.square().sum(1), alpha=-1)
@@ -296,11 +296,11 @@ def counted_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -
         squares: Σ ‖z‖² of all rows.
         side: which sum is of which fold and token.
     """
-    of_type, rows = _by_type(sums, side)
+    of_type, rows = by_type(sums, side)
     return float((of_type.square().sum(1) / rows).sum() / squares)
 
 
-def _by_type(sums: Float[Tensor, "k d"], side: TokenSums) -> tuple[Float[Tensor, "types d"], Float[Tensor, " types"]]:
+def by_type(sums: Float[Tensor, "k d"], side: TokenSums) -> tuple[Float[Tensor, "types d"], Float[Tensor, " types"]]:
     """Sums over all folds of a token, shape (types, d), and its rows, shape (types,)."""
     types, kind = side.types
     of_type = sums.new_zeros(len(types), sums.shape[1]).index_add_(0, kind, sums)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, PooledR2, fit, output_squares
 from howlinear.core.moments import Moments
-from howlinear.core.token_split import TokenSums, split
+from howlinear.core.token_split import TokenSums, by_type, split
 
 
 @dataclass(frozen=True)
@@ -108,25 +108,16 @@ def table_and_line(train: TokenSums, of_table: float | None = None) -> Table:
 
 
 def _with_entries(line: AffineMap, train: TokenSums, of_table: float) -> Table:
-    token, rows, left = _by_token(train, _errors(line, train))
+    token, _ = train.types
+    left, rows = by_type(_errors(line, train), train)
     entry = left / (rows + of_table)[:, None]  # α_t = n_t / (n_t + λ) · (ȳ_t − x̄_t W − b)
     return Table(line, token, entry, of_table)
 
 
-def _by_token(side: TokenSums, sums: Float[Tensor, "k d"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, shape (types,), rows of each, shape (types,), and sums over all folds, shape (types, d)."""
-    token, kind = side.types
-    rows = side.count.new_zeros(len(token))
-    rows.index_add_(0, kind, side.count)
-    added = sums.new_zeros(len(token), sums.shape[1])
-    added.index_add_(0, kind, sums)
-    return token, rows, added
-
-
 def _with_lighter_means(train: TokenSums, of_table: float) -> Moments:
     """Moments of rows whose token means count less by w_t: what W is fitted to beside a table of this penalty."""
-    _, rows, sum_x = _by_token(train, train.sum_x)
-    _, _, sum_y = _by_token(train, train.sum_y)
+    sum_x, rows = by_type(train.sum_x, train)
+    sum_y, _ = by_type(train.sum_y, train)
     mean_x = sum_x / rows[:, None]
     mean_y = sum_y / rows[:, None]
     taken = rows.square() / (rows + of_table)  # w_t
