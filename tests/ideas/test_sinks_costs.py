@@ -20,7 +20,7 @@ from howlinear.ideas.sinks.costs import (
     worth_table,
 )
 from howlinear.ideas.sinks.measure import block_table, first_rows, look
-from howlinear.ideas.sinks.planted import ffn_of, planted
+from howlinear.ideas.sinks.planted import planted
 from howlinear.ideas.sinks.planted import sunk as planted_twice
 from howlinear.instrument.capture import capture, hooked
 from howlinear.instrument.perplexity import losses
@@ -157,12 +157,6 @@ def test_a_sink_is_planted_in_two_steps_at_position_0_alone(gpt2, ids):
     torch.testing.assert_close(after[0][:, 0] - before[0][:, 0], mark.expand(len(ids), -1), atol=1e-5, rtol=1e-5)
     with pytest.raises(InputError, match="no block"), planted_twice(gpt2, 0, mark, mark):
         pass
-
-
-def test_an_ffn_in_two_modules_is_refused():
-    model = small("opt")
-    with pytest.raises(InputError, match="block 0 keeps its FFN in two modules"):
-        ffn_of(model, 0)
 
 
 def test_an_encoder_has_no_costs_and_the_table_says_so(sunk):

@@ -285,14 +285,21 @@ def mean_losses(
     predictions: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
 ) -> Float[Tensor, " n"]:
     """Mean negative log-likelihood of the tokens after the first of each sequence, float64; NaN where there is none."""
+    predicted = (targets[:, 1:] != NO_TARGET).sum(1)
+    return token_losses(predictions, targets).sum(1) / predicted.cpu()
+
+
+def token_losses(
+    predictions: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
+) -> Float[Tensor, "n predicted"]:
+    """Negative log-likelihood of every token after the first, in nats, float64; 0 where there is none."""
     expected = targets[:, 1:].to(predictions.device)
     # Sequence by sequence, each read where it lies: a copy of all logits is as dear as a block.
     nats = [
         cross_entropy(scores[:-1].float(), tokens, reduction="none", ignore_index=NO_TARGET)
         for scores, tokens in zip(predictions, expected, strict=True)
     ]
-    total = torch.stack(nats).double().sum(1)
-    return (total / (expected != NO_TARGET).sum(1)).cpu()
+    return torch.stack(nats).double().cpu()
 
 
 def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:

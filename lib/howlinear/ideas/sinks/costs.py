@@ -15,17 +15,16 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.files.tables import stack, with_ends
 from howlinear.ideas.sinks.measure import Look, Looks
-from howlinear.ideas.sinks.planted import ffn_of
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out_folds
+from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out_folds, token_losses
 from howlinear.instrument.swap_costs import by_name, predict_swapped
+from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -72,7 +71,8 @@ def swaps(
     constant_first = partial(put_constant_first, of_ordinary, constant, seq_len)
     if not seen.solved.massive_rows:
         return {"a": of_all, "e": constant_first}
-    ffn = ffn_of(model, block)
+    (site,) = sites(model, [block])
+    ffn = whole(model, site)
     cut = MULTIPLE * seen.heavy.median
     return {
         "a": of_all,
@@ -148,19 +148,6 @@ def _rises(
         "perplexity": float(before.mean().exp()),
         **in_perplexity.estimate.columns("delta"),
     }
-
-
-def token_losses(
-    predictions: Float[Tensor, "n seq_len vocabulary"], ids: Int64[Tensor, "n seq_len"]
-) -> Float[Tensor, "n predicted"]:
-    """Negative log-likelihood of every token after the first, in nats, float64."""
-    targets = ids[:, 1:].to(predictions.device)
-    # Sequence by sequence: a copy of all logits is as dear as a block.
-    nats = [
-        cross_entropy(scores[:-1].float(), tokens, reduction="none")
-        for scores, tokens in zip(predictions, targets, strict=True)
-    ]
-    return torch.stack(nats).double().cpu()
 
 
 def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predicted"]:

@@ -26,11 +26,11 @@ from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.core.moments import Moments
 from howlinear.files.tables import stack, with_ends
-from howlinear.ideas.sinks.costs import token_losses
 from howlinear.ideas.sinks.measure import BATCH_TOKENS
 from howlinear.ideas.sinks.planted import planted
 from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.perplexity import token_losses
 from howlinear.models.checks import evaluating, longest_sequence
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import logits
@@ -238,26 +238,15 @@ class Seen:
     mean: Float[Tensor, " d"]
 
 
-def run_batches(
-    model: PreTrainedModel, layout: Layout, blocks: Sequence[int], keep: Callable[[int, Tensor, Tensor, Tensor], None]
-) -> None:
-    """Run all sequences; of every batch, `keep` is given each block's number, x and y row by row, and the sequences."""
-
-    def keep_batch(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
-        keep(site.block, x, y, batch)
-
-    read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep_batch)
-
-
 def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) -> dict[int, Float[Tensor, " places"]]:
     """Block → the norm of its output at every place of the shared rows."""
     norms = {block: torch.zeros(layout.rows.ids.numel()) for block in blocks}
 
-    def keep(block: int, _: Tensor, y: Tensor, batch: Tensor) -> None:
+    def keep(site: Site, _: Tensor, y: Tensor, batch: Tensor, __: Tensor) -> None:
         place = layout.place[batch].flatten()
-        norms[block][place] = torch.linalg.vector_norm(y.float(), dim=1).cpu()
+        norms[site.block][place] = torch.linalg.vector_norm(y.float(), dim=1).cpu()
 
-    run_batches(model, layout, blocks, keep)
+    read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep)
     return norms
 
 
@@ -299,12 +288,12 @@ def observe(
     """R²_lin of some blocks in a pass over all rows, of which those at the places `ordinary` are ordinary."""
     kept = {block: _Block() for block in blocks}
 
-    def keep(block: int, x: Tensor, y: Tensor, batch: Tensor) -> None:
+    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
         place = layout.place[batch].flatten()
         chosen = (ordinary[place] & (place >= 0)).to(x.device)
-        kept[block].update(fold_of(layout.rows, batch), x, y, chosen)
+        kept[site.block].update(fold_of(layout.rows, batch), x, y, chosen)
 
-    run_batches(model, layout, blocks, keep)
+    read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep)
     return {block: kept.pop(block).finish() for block in blocks}
 
 

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from howlinear.errors import InputError
 from howlinear.instrument.capture import Sample
 from howlinear.models.calls import input_of
 from howlinear.models.ffn_sites import sites
@@ -60,17 +59,6 @@ def sunk(
     marking = block - 1 if marking is None else marking
     with planted(model, marking, sink(mark)), planted(model, block, sink(vector)):
         yield model
-
-
-def ffn_of(model: PreTrainedModel, block: int) -> nn.Module:
-    """The one module that is a block's FFN."""
-    (site,) = sites(model, [block])
-    if site.ffn is None:
-        raise InputError(
-            f"block {block} keeps its FFN in two modules, {site.input_name} and {site.name}, with more between them: "
-            "name one that maps x to y, as in load_model(…, sites=…)"
-        )
-    return site.ffn
 
 
 def sink(vector: Float[Tensor, " d"]) -> Change:
