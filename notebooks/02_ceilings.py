@@ -332,7 +332,7 @@ for name, stored in captures.items():
 run.record_held_out({name: {run.corpora[0]: captures[name].rows} for name in costs})
 stored_blocks = {name: stored.blocks for name, stored in captures.items()}
 measured_blocks = run.record("blocks", ceilings.measure_blocks(profiles, stored_blocks, fresh, costs))
-ceilings.by_block(measured_blocks, "dppl").round(2)
+measured_blocks.pivot(index="block", columns="model", values="dppl")[list(profiles)].round(2)
 
 # %% [markdown]
 # ## Figure: the paper's figure 2

@@ -304,12 +304,13 @@ _ = run.figure(figure, "signal")
 # many weights as its map. Top: held-out $R^2$, bands are 95 % intervals. Bottom: what the swap costs.
 
 # %%
-from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves
+from howlinear.ideas.compression.reduced_rank import rank_costs, rank_curves
+from howlinear.instrument.selection import spaced
 
 curves = {}
 for name, stored in captures.items():
     curves[name] = {}
-    for block in first_middle_last(list(stored.blocks)):
+    for block in spaced(stored.blocks, 3):
         kept = stored.blocks[block]
         curves[name][block] = reduced_rank(kept.train, kept.test)  # by folds, for intervals
 thin = {name: rank_costs(models[name], curves[name], texts[name]) for name in models}

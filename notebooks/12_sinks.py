@@ -119,6 +119,7 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 # tokens both blocks are as before.
 
 # %% tags=["nbval-check-output"]
+from howlinear.files.tables import stack
 from howlinear.ideas.sinks import costs, interventions, measure, planted, predictions, tokens
 from howlinear.ideas.sinks.measure import look, rest
 from howlinear.instrument.capture import capture
@@ -420,7 +421,7 @@ for name, numbers in chosen.items():
     text = run.capture(name).rows.with_fewer_held_out(cost_rows)
     costed[name] = {run.corpora[0]: text}
     cost_tables.append(costs.cost_table(name, run.model(name), looks, text, numbers))
-swap_costs = run.record("costs", costs.joined(cost_tables))
+swap_costs = run.record("costs", stack(cost_tables, costs.COLUMNS))
 run.record_held_out({name: costed[name] for name in swap_costs["model"].unique()})
 figure = plots.costs(swap_costs, costs.KINDS)
 run.figure(figure, "costs")

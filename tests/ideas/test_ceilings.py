@@ -11,7 +11,6 @@ from howlinear.core.cross_validation import fold_spread
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.ideas.ceilings import (
-    by_block,
     compare_profiles,
     describe_models,
     measure_blocks,
@@ -94,13 +93,6 @@ def test_a_block_that_was_not_measured_has_no_row_and_the_others_keep_their_untr
     some = {1: captures["gpt2"][1]}
     own = measure_blocks({"gpt2": profile_of(some, "gpt2", rows, None)}, {"gpt2": some}, FRESH, {})
     assert own[["block", "r2_untrained", "r2_untrained_in_sample"]].to_numpy().tolist() == [[1, 0.8, 0.81]]
-
-
-def test_models_stand_side_by_side_in_the_tables_order(blocks):
-    table = by_block(blocks, "dppl")
-    assert list(table.columns) == ["llama", "gpt2"]
-    assert table["gpt2"].tolist() == [3.0, 2.0, 1.0]
-    assert table["llama"].isna().all()
 
 
 def test_models_by_hand(profiles, blocks):

@@ -5,7 +5,6 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.reduced_rank import Reduced, reduced_rank
 from howlinear.ideas.compression.reduced_rank import (
     ffn_parameters,
-    first_middle_last,
     rank_costs,
     rank_curves,
     share_of_block,
@@ -37,13 +36,6 @@ def test_a_share_counts_what_a_map_holds(curves):
     for rank in (1, 7, 31):
         assert share_of_block(curve, rank, 1.0) == curve.at(rank).parameters
     assert share_of_block(curve, 32, 2.0) == (32 * 32 + 32) / 2  # the full map is one matrix
-
-
-def test_the_blocks_looked_at():
-    assert first_middle_last(range(12)) == [0, 6, 11]
-    assert first_middle_last([3, 5, 8]) == [3, 5, 8]
-    assert first_middle_last([0, 1]) == [0, 1]
-    assert first_middle_last([4]) == [4]
 
 
 def test_the_table_of_curves_ends_at_half_the_width(gpt2, curves):

@@ -9,11 +9,12 @@ from helpers.families import small
 from helpers.planted_sinks import sunk_model
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
+from howlinear.files.tables import stack
 from howlinear.ideas.sinks.costs import (
+    COLUMNS,
     KINDS,
     chosen_blocks,
     cost_table,
-    joined,
     keep_massive,
     put_constant_first,
     without_costs,
@@ -164,7 +165,7 @@ def test_an_encoder_has_no_costs_and_the_table_says_so(sunk):
     table = cost_table("tiny", small("bert"), looks, rows, [0])
     assert table.empty
     assert {"model", "block", "nats", "delta"} <= set(table.columns)
-    assert joined([table, table]).empty
+    assert stack([table, table], COLUMNS).empty
     assert worth_table(table).empty
     assert "tiny" in without_costs(["tiny"], table)
 
@@ -178,7 +179,8 @@ def test_costs_stand_beside_one_another(costs):
     assert table.loc[("tiny", 0), ["b", "c", "d", "mended"]].isna().all()
     assert without_costs(["tiny"], costs) == ""
     nothing = costs.iloc[:0]
-    pd.testing.assert_frame_equal(joined([nothing, costs, nothing, costs.assign(model="other")])[: len(costs)], costs)
+    both = stack([nothing, costs, nothing, costs.assign(model="other")], COLUMNS)
+    pd.testing.assert_frame_equal(both[: len(costs)], costs)
 
 
 def test_chosen_are_the_massive_ones_and_both_ends_of_the_others(sunk):

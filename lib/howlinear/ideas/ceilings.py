@@ -69,12 +69,6 @@ def measure_blocks(
     return pd.concat(tables, ignore_index=True)
 
 
-def by_block(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """One column of a table with a row a block and a column a model, models in the table's order."""
-    models = table["model"].unique()
-    return table.pivot_table(index="block", columns="model", values=column, dropna=False)[models]
-
-
 # Models
 
 

@@ -7,7 +7,7 @@ stops at the full map, 8 times smaller than a GELU block; the curve says what li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 from jaxtyping import Int64
@@ -45,12 +45,6 @@ def share_of_block(curve: RankCurve, rank: int, own: float) -> float:
     return (weights + d_out) / own
 
 
-def first_middle_last(blocks: Sequence[int]) -> list[int]:
-    """The blocks whose thin maps are looked at: the first, the middle and the last, as far as they are several."""
-    places = (0, len(blocks) // 2, len(blocks) - 1)
-    return list(dict.fromkeys(blocks[place] for place in places))
-
-
 def rank_curves(model: PreTrainedModel, curves: Mapping[int, RankCurve]) -> pd.DataFrame:
     """Held-out R² by rank, as far as a pair of thin matrices is smaller than the full one: up to half the width.
 
@@ -58,20 +52,20 @@ def rank_curves(model: PreTrainedModel, curves: Mapping[int, RankCurve]) -> pd.D
         A row per block and rank: `block`, `rank`, `share` of the block's numbers, and `r2` with its interval.
     """
     own = ffn_parameters(model) / len(sites(model))
-    rows = []
+    tables = []
     for block, curve in curves.items():
         width = len(curve.r2) - 1
-        for rank in range(1, width // 2 + 1):
-            row = {
-                "block": block,
-                "rank": rank,
-                "share": share_of_block(curve, rank, own),
-                "r2": float(curve.r2[rank]),
-                "r2_low": float(curve.r2_low[rank]),
-                "r2_high": float(curve.r2_high[rank]),
-            }
-            rows.append(row)
-    return pd.DataFrame(rows)
+        ranks = list(range(1, width // 2 + 1))
+        columns = {
+            "block": block,
+            "rank": ranks,
+            "share": [share_of_block(curve, rank, own) for rank in ranks],
+            "r2": curve.r2[ranks],
+            "r2_low": curve.r2_low[ranks],
+            "r2_high": curve.r2_high[ranks],
+        }
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
 
 
 def rank_costs(

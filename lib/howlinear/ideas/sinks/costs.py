@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate, fold_means
-from howlinear.files.tables import stack, with_ends
+from howlinear.files.tables import with_ends
 from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out_folds, token_losses
@@ -127,11 +127,6 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
         row = {"model": name, "block": block, "kind": kind, "massive_rows": massive_rows}
         table.append(row | _rises(before, _whole(losses), fold))
     return pd.DataFrame(table, columns=COLUMNS)
-
-
-def joined(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """The costs of several models in one table; those that have none add nothing."""
-    return stack(tables, COLUMNS)
 
 
 def _rises(
