@@ -19,7 +19,7 @@ from howlinear.files.tables import with_ends
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
 from howlinear.instrument.perplexity import change, held_out, held_out_folds
-from howlinear.instrument.swap_costs import swap_losses
+from howlinear.instrument.swap_costs import named_swap_losses
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -158,16 +158,13 @@ def swap_costs(
     for corpus, text in texts.items() if is_causal(model) else ():
         ids, fold = held_out_folds(text)
         scored = held_out(ids)
-        before, own = swap_losses(model, {block: by_block[block].maps[corpus] for block in blocks}, scored)
-        foreign = own
-        if corpus != main:
-            _, foreign = swap_losses(model, {block: by_block[block].maps[main] for block in blocks}, scored)
+        swaps = {(of, block): (block, by_block[block].maps[of]) for of in (corpus, main) for block in blocks}
+        before, after = named_swap_losses(model, swaps, scored)
         for block in blocks:
-            costs = {"own": change(before, own[block], fold), "extra": change(own[block], foreign[block], fold)}
+            own = change(before, after[corpus, block], fold)
+            extra = change(after[corpus, block], after[main, block], fold)
             row = {"corpus": corpus, "block": block}
-            for kind, cost in costs.items():
-                row |= cost.estimate.columns(kind)
-            rows.append(row)
+            rows.append(row | own.estimate.columns("own") | extra.estimate.columns("extra"))
     return pd.DataFrame(rows, columns=["corpus", "block", *with_ends("own"), *with_ends("extra")])
 
 

@@ -7,6 +7,7 @@ block's multiplications for the tokens that take the line, less the line's own a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import pandas as pd
 import torch
@@ -204,16 +205,14 @@ def curve_table(
     """What each share of tokens on the line costs in one block: a row a kind, the gate's first line among them."""
     kinds = (GATE, FIRST, ORACLE, RANDOM)
     swaps = {}
-    for kind in kinds:
-        for share in shares:
-            rank = GATE if kind == FIRST else kind
-            swaps[_measured_as(kind, share)] = (block, gate.gated(rank, share, anew=kind != FIRST))
+    for kind, share in product(kinds, shares):
+        rank = GATE if kind == FIRST else kind
+        swaps[_measured_as(kind, share)] = (block, gate.gated(rank, share, anew=kind != FIRST))
     before, after = named_swap_losses(model, swaps, text)
     table = []
-    for kind in kinds:
-        for share in shares:
-            cost = rise_of(before, after[_measured_as(kind, share)], text)
-            table.append({"block": block, "kind": kind, "share": share} | cost.columns("rise"))
+    for kind, share in product(kinds, shares):
+        cost = rise_of(before, after[_measured_as(kind, share)], text)
+        table.append({"block": block, "kind": kind, "share": share} | cost.columns("rise"))
     return pd.DataFrame(table)
 
 

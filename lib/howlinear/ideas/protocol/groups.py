@@ -6,7 +6,9 @@ any selection are a sum over groups, and no activation is stored.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -86,9 +88,10 @@ def measure_loudness(model: PreTrainedModel, layout: Layout, every_site: list[Si
 @torch.no_grad()
 def _read(
     model: PreTrainedModel, layout: Layout, some: list[Site], thresholds: Mapping[int, float]
-) -> dict[int, dict[Group, Moments]]:
+) -> dict[int, Groups]:
     """Run all sequences once; block → the moments of its groups, each of which begins where there are rows of it."""
-    moments: dict[int, dict[Group, Moments]] = {site.block: {} for site in some}
+    width = width_of(model)
+    moments = {site.block: defaultdict(partial(Moments, width, width)) for site in some}
     seq_len = layout.rows.ids.shape[1]
     for test, fold, step, sequences in _members(layout):
         for batch in sequences.split(BATCH):
@@ -100,21 +103,13 @@ def _read(
                 loud = y.float().norm(dim=1) > thresholds[site.block]
                 for is_first, is_loud in product((False, True), repeat=2):
                     inside = (first == is_first) & (loud == is_loud)
-                    group = Group(test, fold, step, is_first, is_loud)
-                    _add(moments[site.block], group, x[inside], y[inside])
+                    if inside.any():
+                        group = Group(test, fold, step, is_first, is_loud)
+                        moments[site.block][group].update(x[inside], y[inside])
 
             with hooked(some, keep):
                 trunk(model, batch_of(model, layout.rows, batch), some[-1])
     return moments
-
-
-def _add(of_block: dict[Group, Moments], group: Group, x: Tensor, y: Tensor) -> None:
-    """Add rows to a group's moments."""
-    if not len(x):
-        return
-    if group not in of_block:
-        of_block[group] = Moments(x.shape[1], y.shape[1])
-    of_block[group].update(x, y)
 
 
 def _members(layout: Layout) -> Iterator[tuple[bool, int, int, Tensor]]:

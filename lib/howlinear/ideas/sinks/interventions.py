@@ -427,19 +427,17 @@ def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: Toke
     table = []
     for intervention, each in passes.items():
         row = {"model": name, "intervention": intervention, "writer": writer, "noise": each.size}
-        row |= dict.fromkeys(["loss", *with_ends("rise")])
         if each.losses is not None:
             row["loss"] = float(each.losses[each.losses.isfinite() & before.losses.isfinite()].mean())
             row |= _rise(before, each, rows).columns("rise")
         changes = [seen.ordinary - before.seen[block].ordinary for block, seen in each.seen.items() if block > writer]
         row["later_blocks"] = len(changes)
-        row |= dict.fromkeys(with_ends("change_ordinary"))
         if changes:
             row |= Scores.mean(changes).estimate.columns("change_ordinary")
         row["straighter"] = sum(change.estimate.low > 0 for change in changes)
         row["more_bent"] = sum(change.estimate.high < 0 for change in changes)
         table.append(row)
-    return pd.DataFrame(table).astype({"noise": "float64"})
+    return pd.DataFrame(table, columns=SUMMARY).astype({"noise": "float64"})
 
 
 def tables(found: Iterable[tuple[pd.DataFrame, pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
