@@ -120,7 +120,7 @@ def test_the_points_lie_as_a_normal_distribution_does():
 def test_a_neuron_without_bend_is_a_line_of_half_the_slope():
     toy = toy_neuron(0.0, 2.0, 1.0)
     assert toy.r2 == pytest.approx(1, abs=1e-12)
-    assert (toy.slope, toy.intercept) == pytest.approx((0.5, 0.0), abs=1e-12)
+    assert toy.points["line"].tolist() == pytest.approx((toy.points["x"] / 2).tolist(), abs=1e-12)
 
 
 def test_a_sharp_bend_is_relu_whose_r2_is_known():

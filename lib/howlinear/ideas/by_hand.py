@@ -47,14 +47,10 @@ class Toy:
 
     Attributes:
         points: a row a point: `x`, `y` and `line`.
-        slope: of the line.
-        intercept: of the line.
         r2: share of the variance of y that the line explains, of these points.
     """
 
     points: pd.DataFrame
-    slope: float
-    intercept: float
     r2: float
 
 
@@ -71,4 +67,4 @@ def toy_neuron(bend: float, width: float, centre: float = 0.0) -> Toy:
     slope, intercept = np.polyfit(x, y, 1)
     line = slope * x + intercept
     r2 = 1 - np.square(y - line).sum() / np.square(y - y.mean()).sum()
-    return Toy(pd.DataFrame({"x": x, "y": y, "line": line}), float(slope), float(intercept), float(r2))
+    return Toy(pd.DataFrame({"x": x, "y": y, "line": line}), float(r2))

@@ -94,14 +94,12 @@ class Step:
         maps: every block replaced so far → its map now.
         base: loss of the whole model on the sequences that losses are compared on, nats per token.
         loss: loss with `maps`.
-        naive: loss with the same blocks and the maps that each has alone; never below `loss`.
     """
 
     block: int
     maps: dict[int, AffineMap]
     base: float
     loss: float
-    naive: float
 
     @property
     def delta(self) -> float:
@@ -156,7 +154,7 @@ def greedy(
             refitted = fit_maps(model, ids if refit is None else refit, list(as_before), as_before, batch_size)
             options.append((loss(refitted), refitted))
         best, chosen = min(options, key=lambda option: option[0])
-        yield Step(block, chosen, base, best, naive)
+        yield Step(block, chosen, base, best)
 
 
 def hold_out(

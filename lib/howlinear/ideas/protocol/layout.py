@@ -42,11 +42,6 @@ class Layout:
     step: Int64[Tensor, " n_sequences"]
     factors: list[int]
 
-    def train_rows(self, step: int) -> int:
-        """Train rows at a step; whole sequences in every fold, so a little more than was asked for."""
-        joined = ~self.rows.test & (self.step <= step)
-        return int(joined.sum()) * self.rows.ids.shape[1]
-
 
 def first_documents(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
     """The same corpus of its first documents, in the text's own order, read once for whoever asks."""
