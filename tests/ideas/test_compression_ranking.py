@@ -204,21 +204,6 @@ def test_agreement_depends_on_ranks_only_and_its_interval_on_the_seed(seed):
     assert astuple(same) == pytest.approx(astuple(found))
 
 
-@pytest.mark.parametrize(
-    ("signal", "truth", "message"),
-    [
-        ([], [], "0 groups"),
-        ([[1, 2, 3, 4]], [], "1 groups of predictions for 0"),
-        ([[1, 2, 3]], [[1, 2, 3]], "group 0: 3 predictions for 3 costs; ranks need at least four"),
-        ([[1, 2, 3, 4, 5]], [[1, 2, 3, 4]], "group 0: 5 predictions for 4"),
-        ([[1, 2, 3, 4]], [[2, 2, 2, 2]], "group 0: all values are the same"),
-    ],
-)
-def test_groups_without_ranks_are_refused(signal, truth, message):
-    with pytest.raises(InputError, match=message):
-        agreement(signal, truth)
-
-
 def planted():
     """Two models of five blocks whose costs one signal ranks rightly, and the other in one of them alone."""
     index = pd.MultiIndex.from_product([["a", "b"], range(5)], names=["model", "block"])

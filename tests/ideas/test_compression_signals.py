@@ -145,8 +145,6 @@ def test_some_blocks_alone_have_the_price_they_have_among_all(gpt2, rows, ids):
 @pytest.mark.usefixtures("unchecked")
 def test_nothing_to_price_is_refused(gpt2, ids):
     line = {0: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
-    with pytest.raises(InputError, match="no map to price"):
-        price(gpt2, {}, ids)
     for given_ids in (ids[:0], ids[:, :1]):
         with pytest.raises(InputError, match="there is nothing to predict"):
             price(gpt2, line, given_ids)
@@ -219,15 +217,6 @@ def test_the_best_line_never_misses_more_than_the_bound(seed, bend):
     assert 1 - r2(affine, moments) <= cca_bound(moments, outputs) + 1e-9
 
 
-def test_moments_of_other_rows_are_refused():
-    moments, outputs = moments_of(FACTORIAL, FACTORIAL)
-    with pytest.raises(InputError, match="of the same rows"):
-        cca_bound(moments, Moments(2).update(FACTORIAL[:3]))
-    with pytest.raises(InputError, match="of the same rows"):
-        cca_bound(moments, Moments(3).update(torch.randn(4, 3)))
-    assert cca_bound(moments, outputs) == pytest.approx(0, abs=1e-9)
-
-
 def test_equals_a_reference_from_the_hidden_states(model, ids):
     """transformers gives the stream between layers; the last it gives normalised, so that one is left out."""
     outputs = {}
@@ -284,9 +273,6 @@ def test_looking_changes_nothing(model, ids):
 
 @pytest.mark.usefixtures("unchecked")
 def test_what_has_no_stream_is_refused(gpt2, ids):
-    for look in (stream, cca_bounds):
-        with pytest.raises(InputError, match="at least one sequence"):
-            look(gpt2, ids[:0])
     gpt2.transformer.h[1].ln_2 = torch.nn.Sequential(torch.nn.Identity())
     assert float(stream(gpt2, ids).ffn[1]) > 0  # no norm, and yet something that reads the stream
     gpt2.transformer.h[1].register_forward_hook(lambda layer, args, output: 2 * output)  # not what was written
@@ -351,10 +337,7 @@ def test_a_block_in_its_own_place_moves_nothing(model, ids):
     assert divergences(model, {1: sites(model)[1].output}, ids)[1] == pytest.approx(0, abs=1e-7)
 
 
-def test_nothing_to_predict_and_predictions_that_are_not_finite_are_refused(gpt2, ids):
-    with pytest.raises(InputError, match="there is nothing to predict"):
-        divergences(gpt2, {0: Nothing()}, ids[:, :1])
-
+def test_predictions_that_are_not_finite_are_refused(gpt2, ids):
     class Overflow(nn.Module):
         def forward(self, x):
             return x * float("inf")

@@ -159,7 +159,7 @@ def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0
     Returns:
         ρ, averaged over groups, with its 95 % bootstrap interval.
     """
-    groups = _pairs(signal, truth)
+    groups = [np.asarray(pair, dtype=float) for pair in zip(signal, truth, strict=True)]
     generator = np.random.default_rng(seed)
     # each group is drawn anew on its own, and each draw of all of them gives one mean
     drawn = [_bootstrap(predicted, measured, draws, generator) for predicted, measured in groups]
@@ -167,22 +167,6 @@ def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0
     low, high = np.nanquantile(np.mean(drawn, axis=0), ends)
     rho = np.mean([_rho(predicted, measured) for predicted, measured in groups])
     return Estimate(float(rho), float(low), float(high))
-
-
-def _pairs(signal: Sequence, truth: Sequence) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The groups as pairs of arrays, if they have ranks to compare."""
-    if not signal or len(signal) != len(truth):
-        raise InputError(f"{len(signal)} groups of predictions for {len(truth)} of costs: give them in pairs")
-    groups = []
-    for i, (predicted, measured) in enumerate(zip(signal, truth, strict=True)):
-        if len(predicted) != len(measured) or len(predicted) < FEWEST:
-            raise InputError(
-                f"group {i}: {len(predicted)} predictions for {len(measured)} costs; ranks need at least four pairs"
-            )
-        if np.ptp(predicted) == 0 or np.ptp(measured) == 0:
-            raise InputError(f"group {i}: all values are the same, so there is no rank to compare")
-        groups.append((np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)))
-    return groups
 
 
 def _rho(predicted: np.ndarray, measured: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:

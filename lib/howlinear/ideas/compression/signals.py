@@ -46,7 +46,6 @@ from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import trunk
 from howlinear.models.layers import stack_of, streams_hooked
-from howlinear.models.load import check_causal
 
 REPLACE_ONE = "replace one"
 """The signal that measures: what the swap costs on a few sequences of the text to fit on."""
@@ -99,9 +98,6 @@ def price(
     Returns:
         Block → `Price`.
     """
-    if not maps:
-        raise InputError("no map to price: give at least one")
-    check_causal(model)
     priced = sites(model, list(maps))
     sums = {site.block: _Sums(maps[site.block], width_of(model)) for site in priced}
 
@@ -263,7 +259,6 @@ class Stream:
 @torch.no_grad()
 def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 8) -> Stream:
     """Look at the residual stream before and behind every layer and sub-layer, in one pass."""
-    _check_rows(ids)
     listened = sites(model)
     count = len(listened)
     states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
@@ -307,7 +302,6 @@ def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*ba
 @torch.no_grad()
 def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, float]:
     """NBL's bound of each block: `cca_bound` of s and s + y, from one forward pass without the head."""
-    _check_rows(ids)
     width, last = width_of(model), sites(model)[-1]
     pairs: dict[int, Moments] = {}
     outputs: dict[int, Moments] = {}
@@ -333,11 +327,6 @@ def cca_bound(moments: Moments, outputs: Moments) -> float:
     With whitened z = (x − x̄) A and v = (y − ȳ) B, the ρᵢ are the singular values of the correlations zᵀv / n. Null
     directions of either side are left out; each direction of y beyond the inputs' number counts as 1, as in the paper.
     """
-    if moments.n != outputs.n or moments.d_out != outputs.d_in:
-        raise InputError(
-            f"moments of {moments.n} rows with {moments.d_out} outputs, and of {outputs.n} rows with {outputs.d_in}: "
-            "give those of the same rows"
-        )
     whiten_x = whitening(moments)
     whiten_y = whitening(outputs)
     # Cxx^(−1/2) Cxy Cyy^(−1/2), whose singular values are the canonical correlations
@@ -347,11 +336,6 @@ def cca_bound(moments: Moments, outputs: Moments) -> float:
     # outputs beyond the inputs' number have ρ = 0
     beyond = whiten_y.shape[1] - len(rho)
     return float(beyond + (1 - rho.square()).sum())
-
-
-def _check_rows(ids: Int64[Tensor, "n seq_len"]) -> None:
-    if not ids.numel():
-        raise InputError(f"ids of shape {tuple(ids.shape)}: give at least one sequence to look at the stream of")
 
 
 # --- measured
@@ -380,8 +364,6 @@ def divergences(
     Its second-order expansion is the Fisher price. Unlike a difference of losses it is never negative and has little
     noise, so two thousand tokens are enough. What comes before a replaced block is computed once for all.
     """
-    if not len(ids) or ids.shape[1] < 2:
-        raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so nothing diverges")
     found: dict[int, list[Tensor]] = {block: [] for block in replacements}
     log_p: list[Tensor] = []
 
