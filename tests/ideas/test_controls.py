@@ -361,11 +361,6 @@ def test_a_clear_effect_far_above_the_seeds_has_a_finite_interval():
 
 
 def test_what_cannot_be_measured_beside_seeds_is_refused():
-    good = repeated(2, 1.0, 0.5, np.random.default_rng(0))
-    with pytest.raises(InputError, match="no effect seed: there are"):
-        compared(good, ("seed",))
-    with pytest.raises(InputError, match="no effect is named"):
-        compared(good, ())
     with pytest.raises(InputError, match="two seeds of one kind are the same"):
         compared(effects(family=1.0), ("family",))
 
@@ -458,13 +453,6 @@ def test_turned_rows_keep_the_covariance_and_lose_their_directions():
     assert (found - other).abs().max() > 1 < (found - rows).abs().max()
     flat = own.white(rows).square().sum(1).sort().values  # how far out each row lies does not change
     torch.testing.assert_close(own.white(found).square().sum(1).sort().values, flat)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_widths_that_differ_are_refused():
-    wide, narrow = (Colour.of(moments_of(normal(50, d))) for d in (4, 3))
-    with pytest.raises(InputError, match="rows of width 4 from a model of 4 to one of 3"):
-        recolour(normal(9, 4), wide, narrow)
 
 
 def test_normal_rows_have_a_colour_and_no_shape():

@@ -384,11 +384,5 @@ def test_maps_that_do_not_fit_each_other_are_refused():
 
 def test_profiles_that_cannot_be_compared_are_refused():
     found = transfers({"a": profile(CURVES), "b": profile(CURVES, seed=1)})
-    with pytest.raises(InputError, match="cannot compare a and c over 4 blocks of a, b"):
-        agreement(found, "a", "c")
-    with pytest.raises(InputError, match="at least three blocks"):
-        agreement({block: found[block] for block in (0, 1)}, "a", "b")
-    with pytest.raises(InputError, match="over 0 blocks of no corpus"):
-        agreement({}, "a", "b")
     with pytest.raises(InputError, match="profile of a or b is the same in every block"):
         agreement({block: found[0] for block in range(3)}, "a", "b")

@@ -76,9 +76,6 @@ def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[
     """
     profiles = _as_array(table, factors)
     squares, freedom = _sums_of_squares(profiles, factors, SEED)
-    unknown = [name for name in effects if name not in squares or name == SEED]
-    if unknown or not effects:
-        raise InputError(f"no effect {', '.join(unknown) or 'is named'}: there are {', '.join(set(squares) - {SEED})}")
     error = float(squares[SEED].sum()) / freedom[SEED]  # the mean square of the seeds
     if not error > 1e-20 * np.square(profiles).sum():
         raise InputError("two seeds of one kind are the same to the last digit: there is nothing to measure against")

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from howlinear.core.ceilings import decompose, whitening
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,6 @@ def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int 
     empty.
     """
     width = len(source.mean)
-    if not x.shape[1] == width == len(target.mean):
-        raise InputError(
-            f"rows of width {x.shape[1]} from a model of {width} to one of {len(target.mean)}: widths must agree"
-        )
     directions = source.vectors.T
     if turn is not None:
         generator = torch.Generator().manual_seed(turn)

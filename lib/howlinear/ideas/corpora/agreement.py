@@ -72,10 +72,6 @@ class FoldProfiles:
 
 def agreement(by_block: Mapping[int, Transfer], one: str, other: str) -> Agreement:
     """Compare the profiles of two corpora."""
-    corpora = next(iter(by_block.values())).corpora if by_block else ()
-    if len(by_block) < 3 or not {one, other} <= set(corpora):
-        given = f"{len(by_block)} blocks of {', '.join(corpora) or 'no corpus'}"
-        raise InputError(f"cannot compare {one} and {other} over {given}: take two of them and at least three blocks")
 
     def profiles(corpus: str) -> FoldProfiles:
         return FoldProfiles.of(carried.scores[corpus, corpus] for carried in by_block.values())

@@ -68,10 +68,8 @@ def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Seque
         )
     if split == "documents":
         rows, step = _by_documents(corpus, seq_len, per_fold, seed)
-    elif split == "tail":
-        rows, step = _by_tail(corpus, seq_len, per_fold, seed)
     else:
-        raise InputError(f"unknown split {split!r}: use documents or tail")
+        rows, step = _by_tail(corpus, seq_len, per_fold, seed)
     return Layout(rows, step, list(factors))
 
 

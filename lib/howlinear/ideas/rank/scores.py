@@ -93,7 +93,6 @@ class Scored:
 
 def score_moments(maps: FoldMaps, test: Sequence[Moments]) -> Scored:
     """Score maps on held-out moments, one per document fold."""
-    _need_two_folds(len(test))
     rows = sum(test)
     refitted = [Score.of_moments(affine, rows) for affine in maps.refits]
     rescored = {fold: Score.of_moments(maps.whole, others) for fold, others in enumerate(left_out(test))}
