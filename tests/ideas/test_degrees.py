@@ -278,11 +278,6 @@ def test_rows_that_are_not_there_are_refused(rows):
         learning_curve(captured(normal(160, 4), normal(160, 2)), gaussian, rows)
 
 
-def test_a_kernel_of_degree_none_is_refused():
-    with pytest.raises(InputError, match="degree 0"):
-        polynomial(0)
-
-
 @pytest.mark.parametrize("directions", [[], [3, 2], [-1], [5]])
 def test_directions_that_are_not_there_are_refused(directions):
     with pytest.raises(InputError, match="ascending numbers from 0 to the 4 that vary"):
