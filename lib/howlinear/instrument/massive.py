@@ -141,20 +141,6 @@ class HeavyRows:
         return HeavyRows(**{name: tensor[chosen] for name, tensor in self._by_row().items()}, median=self.median)
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """The heaviest quarter of a batch's rows, on the device that computed them, and where they come from."""
-
-    x: Float[Tensor, "rows d_in"]
-    y: Float[Tensor, "rows d_out"]
-    norm: Float[Tensor, " rows"]
-    place: Int64[Tensor, " rows"]  # in the batch
-    sequence: Int64[Tensor, " n"]  # of every row of the batch, in main memory, as is what follows
-    position: Int64[Tensor, " n"]
-    test: bool
-    fold: int
-
-
 class HeavyRowsKeeper:
     """Keeps the heavy rows of one block while batches stream by.
 
@@ -167,7 +153,7 @@ class HeavyRowsKeeper:
         """Start from no rows."""
         self._least_median: Float[Tensor, ""] | None = None
         self._norms: list[Float[Tensor, " n"]] = []
-        self._waiting: list[_Batch] = []
+        self._waiting: list[HeavyRows] = []
         self._kept: HeavyRows | None = None
 
     def update(
@@ -181,13 +167,7 @@ class HeavyRowsKeeper:
     ) -> None:
         """Look through a batch of rows of one document fold; no more than its heaviest quarter can be kept.
 
-        Args:
-            x: inputs, shape (n, d_in).
-            y: outputs, shape (n, d_out).
-            sequence: which sequence each row is of, shape (n,).
-            position: its place there, shape (n,).
-            test: whether they are held out.
-            fold: their document fold.
+        `sequence` and `position` say where each row is from, shape (n,), in main memory; `test` and `fold` where all.
         """
         norm = torch.linalg.vector_norm(y.detach().float(), dim=1)
         self._norms.append(norm)
@@ -198,9 +178,18 @@ class HeavyRowsKeeper:
             count = int((heaviest > self._least()).sum())  # they come in falling order
             heaviest, place = heaviest[:count], place[:count]
         self._waiting.append(
-            _Batch(x[place].detach(), y[place].detach(), heaviest, place, sequence, position, test, fold)
+            HeavyRows(
+                x=x[place].detach(),
+                y=y[place].detach(),
+                norm=heaviest,
+                sequence=sequence.to(place.device, non_blocking=True)[place],
+                position=position.to(place.device, non_blocking=True)[place],
+                test=torch.full_like(place, test, dtype=torch.bool),
+                fold=torch.full_like(place, fold),
+                median=0.0,  # `_look` knows it: to read it here would be to wait
+            )
         )
-        rows = sum(len(batch.norm) for batch in self._waiting)
+        rows = sum(map(len, self._waiting))
         enough = rows >= HEAVIEST if on_cpu(y) else len(self._waiting) == LOOK
         if enough:
             self._look()
@@ -221,27 +210,11 @@ class HeavyRowsKeeper:
         """Keep what is heavy of the batches that wait."""
         if not self._waiting:
             return
-        batches, self._waiting = self._waiting, []
         median = float(self._least_median)  # as far as one can tell: what is kept too much goes in the end
-        # A device is waited for once, and only rows that may stay leave it: those that would if there were no others
-        norm = torch.cat([batch.norm for batch in batches])
-        counts = torch.stack([(norm > self._least()).sum(), (norm > KEPT * median).sum() + HEAVIEST])
-        order = norm.argsort(descending=True, stable=True)[: counts.min()]
-        x, y = (torch.cat([getattr(batch, name) for batch in batches])[order].float().cpu() for name in ("x", "y"))
-        norm, order = norm[order].cpu(), order.cpu()
-
-        place = torch.cat([batch.place for batch in batches]).cpu()[order]
-        lengths = torch.tensor([len(batch.norm) for batch in batches])
-        number = torch.arange(len(batches)).repeat_interleave(lengths)[order]
-        first = torch.tensor([0, *(len(batch.sequence) for batch in batches[:-1])]).cumsum(0)[number]
-        heavy = HeavyRows(
-            x=x,
-            y=y,
-            norm=norm,
-            sequence=torch.cat([batch.sequence for batch in batches])[first + place],
-            position=torch.cat([batch.position for batch in batches])[first + place],
-            test=torch.tensor([batch.test for batch in batches])[number],
-            fold=torch.tensor([batch.fold for batch in batches])[number],
-            median=median,
-        )
+        heavy = HeavyRows.merged([replace(rows, median=median) for rows in self._waiting])
+        self._waiting = []
+        # Only rows that may stay leave a device
+        may_stay = int((heavy.norm > self._least()).sum())
+        heavy = heavy.heaviest(may_stay).to("cpu")
+        heavy = replace(heavy, x=heavy.x.float(), y=heavy.y.float())
         self._kept = heavy if self._kept is None else HeavyRows.merged([self._kept, heavy])
