@@ -413,7 +413,7 @@ print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", spear
 # %% [markdown]
 # How much does $R^2_{\mathrm{lin}}$ spread over the data? The paper gives the standard deviation over five folds of
 # consecutive text. We have eight folds of whole documents: the map is fitted on seven of the train folds and scored on
-# the eighth, in turn (`cross_validation.fold_spread`). This deviation says how far single stretches of text differ. How
+# the eighth, in turn (`fold_maps.fold_spread`). This deviation says how far single stretches of text differ. How
 # well the $R^2$ of the whole text is known is what the interval says.
 
 # %% tags=["nbval-check-output"]

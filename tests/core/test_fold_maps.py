@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.reference import least_squares, normal
+from helpers.reference import held_out_r2, least_squares, normal
 from howlinear.core.ceilings import ceiling
-from howlinear.core.fold_maps import Scores, fit_folds, score_folds
+from howlinear.core.fold_maps import Scores, fit_folds, fold_spread, score_folds
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 
@@ -57,3 +57,18 @@ def test_what_two_scores_share_cancels_in_their_difference():
     mean = Scores.mean([one, other])
     assert mean.whole == pytest.approx(0.35)
     assert mean.refitted.tolist() == pytest.approx([0.25, 0.45])
+
+
+def test_the_spread_over_folds_is_of_each_scored_by_the_map_of_the_others():
+    rows, moments = [], []
+    for i, noise in enumerate((0.5, 1.0, 2.0)):  # a line with noise of its own in every fold
+        x = normal(400, 5, seed=i)
+        y = x @ normal(5, 3, seed=50) + noise * normal(400, 3, seed=100 + i)
+        rows.append((x, y))
+        moments.append(Moments(5, 3).update(x, y))
+    expected = []
+    for i, fold in enumerate(rows):
+        others = [other for j, other in enumerate(rows) if j != i]
+        x, y = (np.concatenate([part[side] for part in others]) for side in (0, 1))
+        expected.append(held_out_r2((x, y), fold))
+    assert fold_spread(moments) == pytest.approx(np.std(expected, ddof=1), abs=1e-8)

@@ -7,7 +7,7 @@ import torch
 
 from conftest import BLOCKS, tiny
 from howlinear.core.ceilings import fit, r2, r2_about_scalar
-from howlinear.core.cross_validation import fold_spread
+from howlinear.core.fold_maps import fold_spread
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.ideas.ceilings import (

@@ -89,3 +89,20 @@ def score_folds(maps: FoldMaps, test: Sequence[Moments]) -> Scores:
         refitted=np.array([r2(affine, held_out) for affine in maps.refits]),
         rescored=np.array([r2(maps.whole, others) for others in left_out(test)]),
     )
+
+
+def fold_spread(folds: Sequence[Moments]) -> float:
+    """Standard deviation, with n − 1, of R²_lin on each fold of the map fitted on all others.
+
+    The paper (arXiv 2606.19379, section 5.7) gives one over five folds of consecutive text. Ours are the document folds
+    that moments are kept by: whole documents too, eight of them and dealt at random, so each is smaller and scatters a
+    little more by its size, and a little less by its topic.
+
+    Args:
+        folds: moments per document fold, two or more.
+
+    Raises:
+        InputError: as in `ceilings.fit`.
+    """
+    maps = fit_folds(folds).refits
+    return float(np.std([r2(affine, fold) for affine, fold in zip(maps, folds, strict=True)], ddof=1))

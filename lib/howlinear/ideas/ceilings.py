@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from howlinear.core.ceilings import fit, r2, r2_about_scalar
-from howlinear.core.cross_validation import fold_spread
+from howlinear.core.fold_maps import fold_spread
 from howlinear.core.moments import Moments
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import BlockCapture
