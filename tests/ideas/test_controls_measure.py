@@ -111,7 +111,7 @@ def test_inputs_are_described_block_by_block(gpt2, rows):
     blocks = capture(gpt2, rows, sample=500)
     found = measure.inputs("tiny", blocks)
     assert found.block.tolist() == list(range(BLOCKS))
-    known = vars(describe(blocks[2]))
+    known = describe(blocks[2])
     for column in ("rank", "condition", "effective_rank", "dynamic_range", "first_position_out"):
         assert found[column][2] == known[column]
     assert found.support_in.between(0, 1).all()

@@ -21,8 +21,8 @@ def test_the_table_of_inputs_has_a_row_a_block_and_model(captures):
     assert (table["width"] == WIDTH).all()
     row = table.iloc[BLOCKS + 1]
     found = describe(captures["llama"][1])
-    assert row["condition"] == found.condition
-    assert row["first_position_out"] == found.first_position_out
+    assert row["condition"] == found["condition"]
+    assert row["first_position_out"] == found["first_position_out"]
 
 
 def test_inputs_without_sampled_rows_are_refused(rows):

@@ -300,18 +300,18 @@ def test_statistics_of_inputs_are_those_of_the_rows(model, rows):
     statistics = describe(found)
     values = np.linalg.eigvalsh(np.corrcoef(train, rowvar=False))
     norm = model.config.model_type != "llama"  # a LayerNorm has a null direction, RMSNorm none
-    assert statistics.rank == WIDTH - norm
-    assert (statistics.null < 1e-12) == norm
+    assert statistics["rank"] == WIDTH - norm
+    assert (statistics["null"] < 1e-12) == norm
     if not norm:
-        assert statistics.null == pytest.approx(values[0] / values[-1], rel=1e-6)
+        assert statistics["null"] == pytest.approx(values[0] / values[-1], rel=1e-6)
     singular = np.linalg.svd(train - train.mean(0), compute_uv=False)
-    assert statistics.condition == pytest.approx(singular[0] / singular[statistics.rank - 1], rel=1e-6)
+    assert statistics["condition"] == pytest.approx(singular[0] / singular[statistics["rank"] - 1], rel=1e-6)
     variances = singular**2
-    assert statistics.effective_rank == pytest.approx(variances.sum() ** 2 / (variances**2).sum(), rel=1e-9)
+    assert statistics["effective_rank"] == pytest.approx(variances.sum() ** 2 / (variances**2).sum(), rel=1e-9)
     spread = train.std(0)
-    assert statistics.dynamic_range == pytest.approx((spread.max() / np.median(spread)).item(), rel=0.05)
+    assert statistics["dynamic_range"] == pytest.approx((spread.max() / np.median(spread)).item(), rel=0.05)
     first = found.sample.position == 0
-    for value, side in ((statistics.first_position_in, x), (statistics.first_position_out, y)):
+    for value, side in ((statistics["first_position_in"], x), (statistics["first_position_out"], y)):
         assert value == pytest.approx(
             (side[first].norm(dim=1).mean() / side[~first].norm(dim=1).mean()).item(), rel=1e-5
         )

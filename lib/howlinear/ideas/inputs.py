@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import pandas as pd
 
@@ -14,14 +13,13 @@ def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.Da
     """What the rows that go into every block are like.
 
     Returns:
-        A row a block: `model`, `block`, `width` (features of an input row), and the fields of
-        `capture.InputStatistics`.
+        A row a block: `model`, `block`, `width` (features of an input row), and what `capture.describe` says.
     """
     rows = []
     for model, blocks in captures.items():
         for block, kept in blocks.items():
             width = kept.train[0].d_in
-            rows.append({"model": model, "block": block, "width": width, **asdict(describe(kept))})
+            rows.append({"model": model, "block": block, "width": width, **describe(kept)})
     return pd.DataFrame(rows)
 
 

@@ -459,33 +459,18 @@ def _read_moments(file: Path) -> Moments:
     return Moments.from_tensors(load_file(file))
 
 
-@dataclass(frozen=True)
-class InputStatistics:
-    """What the rows that go into a block are like (what a referee asked the paper for).
+def describe(captured: BlockCapture) -> dict[str, float]:
+    """What the rows that go into a block are like, as a referee asked the paper: train rows; the sample for position 0.
 
-    Attributes:
-        rank: directions that are not null.
-        null: smallest over largest eigenvalue of the inputs' correlation matrix (0 if rounding left it negative).
-        second: second smallest over largest.
-        condition: largest over smallest singular value of the centred inputs, on the `rank` leading directions.
-        effective_rank: participation ratio of the input covariance.
-        dynamic_range: standard deviation of the loudest input feature over that of the median one.
-        first_position_in: mean norm of x at position 0 over its mean norm elsewhere.
-        first_position_out: the same of y.
-    """
-
-    rank: int
-    null: float
-    second: float
-    condition: float
-    effective_rank: float
-    dynamic_range: float
-    first_position_in: float
-    first_position_out: float
-
-
-def describe(captured: BlockCapture) -> InputStatistics:
-    """Statistics of a block's inputs: train moments, and the sample for position 0.
+    Returns:
+        `rank`: directions that are not null;
+        `null`: smallest over largest eigenvalue of the inputs' correlation matrix (0 if rounding left it negative);
+        `second`: second smallest over largest;
+        `condition`: largest over smallest singular value of the centred inputs, on the `rank` leading directions;
+        `effective_rank`: participation ratio of the input covariance;
+        `dynamic_range`: standard deviation of the loudest input feature over that of the median one;
+        `first_position_in`: mean norm of x at position 0 over its mean norm elsewhere;
+        `first_position_out`: the same of y.
 
     Raises:
         InputError: nothing was sampled, or no row at position 0.
@@ -502,13 +487,13 @@ def describe(captured: BlockCapture) -> InputStatistics:
     # All eigenvalues of the correlation matrix, the null ones too, ascending
     values = torch.linalg.eigvalsh(inputs.scale[:, None] * moments.sxx * inputs.scale).clamp_min(0)
     deviation = moments.sxx.diagonal().sqrt()
-    return InputStatistics(
-        rank=inputs.rank,
-        null=float(values[0] / values[-1]),
-        second=float(values[1] / values[-1]),
-        condition=inputs.condition,
-        effective_rank=effective_rank(moments.sxx),
-        dynamic_range=float(deviation.max() / deviation.median()),
-        first_position_in=float(norm_x[first].mean() / norm_x[~first].mean()),
-        first_position_out=float(norm_y[first].mean() / norm_y[~first].mean()),
-    )
+    return {
+        "rank": inputs.rank,
+        "null": float(values[0] / values[-1]),
+        "second": float(values[1] / values[-1]),
+        "condition": inputs.condition,
+        "effective_rank": effective_rank(moments.sxx),
+        "dynamic_range": float(deviation.max() / deviation.median()),
+        "first_position_in": float(norm_x[first].mean() / norm_x[~first].mean()),
+        "first_position_out": float(norm_y[first].mean() / norm_y[~first].mean()),
+    }

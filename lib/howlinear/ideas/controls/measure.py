@@ -149,7 +149,7 @@ def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
     for block, captured in blocks.items():
         sample = captured.rows()
         row = {"model": model, "block": block}
-        row |= vars(describe(captured))
+        row |= describe(captured)
         row["support_in"] = effective_support(sample.x)
         row["support_out"] = effective_support(sample.y)
         rows.append(row)
