@@ -17,7 +17,7 @@ from howlinear.instrument.perplexity import (
     HeldOutLosses,
     batch_losses,
     change,
-    held_out_folds,
+    held_out,
     losses,
     mean_losses,
     mean_perplexity,
@@ -274,18 +274,18 @@ def test_an_exponential_is_taken_in_float64_and_refused_where_even_that_overflow
 
 
 def test_of_rows_the_held_out_sequences_and_their_folds_are_scored(rows):
-    ids, fold = held_out_folds(rows)
-    assert torch.equal(ids, rows.ids[rows.test])
-    assert torch.equal(fold, rows.fold[rows.test])
+    scored = held_out(rows)
+    assert torch.equal(scored.ids, rows.ids[rows.test])
+    assert torch.equal(scored.fold, rows.fold[rows.test])
 
 
 def test_of_token_ids_each_sequence_is_a_document(ids):
-    whole, fold = held_out_folds(ids)
-    assert torch.equal(whole, ids)
-    assert fold.unique().numel() == len(ids)
+    scored = held_out(ids)
+    assert torch.equal(scored.ids, ids)
+    assert scored.fold.unique().numel() == len(ids)
 
 
-def test_a_sequence_of_one_token_leaves_ids_and_folds_and_padding_has_no_cost(gpt2, ids):
+def test_a_sequence_of_one_token_is_left_out_and_padding_has_no_cost(gpt2, ids):
     """The same texts, one by one without padding, give the losses before and after; a mean weighs by tokens."""
     mask = torch.ones_like(ids)
     mask[3, 5:] = 0
@@ -303,8 +303,6 @@ def test_a_sequence_of_one_token_leaves_ids_and_folds_and_padding_has_no_cost(gp
     assert found.delta == pytest.approx(float(mean_after.exp() - mean_before.exp()), rel=1e-4)
     assert found.low < found.delta < found.high
     assert len(losses(gpt2, rows)) == 5
-    with pytest.raises(InputError, match="padding among the held-out sequences"):
-        held_out_folds(rows)
 
 
 # --- swap_costs

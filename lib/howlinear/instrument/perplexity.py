@@ -179,26 +179,6 @@ def _scored(rows: Rows) -> Bool[Tensor, " n"]:
     return rows.test & (rows.seq_len > 1 if predicted is None else predicted > 0)
 
 
-def held_out_folds(
-    text: Rows | Int64[Tensor, "n seq_len"],
-) -> tuple[Int64[Tensor, "n seq_len"], Int64[Tensor, " n"]]:
-    """The sequences that a change of perplexity is of, and the document fold of each: for what knows no padding.
-
-    Args:
-        text: packed rows, whose held-out part counts; or token ids, each sequence a document of its own, all count.
-
-    Returns:
-        Token ids; and folds, shape (n,).
-
-    Raises:
-        InputError: there is nothing to predict, or there is padding among what is held out.
-    """
-    rows = held_out(text)
-    if rows.mask is not None and not rows.mask.all():
-        raise InputError("padding among the held-out sequences: give packed rows, as Corpus.rows makes them")
-    return rows.ids, rows.fold
-
-
 def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] | None = None) -> float:
     """Exp of the mean loss, each sequence weighted by the tokens that it predicts.
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import LOSS_BATCH, change, held_out_folds, losses
+from howlinear.instrument.perplexity import LOSS_BATCH, change, held_out, losses
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
@@ -25,10 +25,10 @@ def swap_cost(
     Returns:
         See `cost`.
     """
-    ids, fold = held_out_folds(text)
+    scored = held_out(text)
     with swap(model, maps):
-        after = losses(model, ids)
-    return cost(base, after, fold)
+        after = losses(model, scored)
+    return cost(base, after, scored.fold)
 
 
 def timed_losses(

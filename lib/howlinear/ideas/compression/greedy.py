@@ -28,7 +28,7 @@ from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.ideas.compression.signals import price
 from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import hooked
-from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
+from howlinear.instrument.perplexity import Change, change, held_out, losses
 from howlinear.models.checks import check_count, check_number, undisturbed
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
@@ -318,8 +318,7 @@ def frontier(
         A row per way and number of blocks (`way`, `count`): `block`, the one that is new; `share`, the part of the FFN
         parameters that is left; and what it costs, see `costs.cost`.
     """
-    ids, _ = held_out_folds(text)
-    base = losses(model, ids)
+    base = losses(model, held_out(text))
     whole = ffn_parameters(model)
     rows = []
     for way, plans in ways.items():

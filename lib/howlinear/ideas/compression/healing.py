@@ -25,7 +25,7 @@ from howlinear.core.batches import shuffled_batches
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import change, held_out_folds, losses, ratio_of
+from howlinear.instrument.perplexity import change, held_out, losses, ratio_of
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import logits
 from howlinear.models.replace import copy_of
@@ -64,11 +64,11 @@ def healing(
     (site,) = sites(model, [block])
     if site.ffn is None:
         raise InputError(f"block {block} is no single module, which healing trains a copy of: give another model")
-    ids, fold = held_out_folds(text)
+    scored = held_out(text)
 
     def losses_with(module: nn.Module) -> Tensor:
         with swap(model, {block: module}):
-            return losses(model, ids)
+            return losses(model, scored)
 
     with swap(model, {block: line}):
         linear = sites(model, [block])[0].ffn
@@ -77,9 +77,9 @@ def healing(
         "line, healed": losses_with(heal(model, block, linear, fitted, steps, rate, seed)),
         "original, healed": losses_with(heal(model, block, site.ffn, fitted, steps, rate, seed)),
     }
-    base = losses(model, ids)
-    changes = {layer: change(base, after[layer], fold) for layer in LAYERS}
-    changes[BEHIND] = change(after["original, healed"], after["line, healed"], fold)
+    base = losses(model, scored)
+    changes = {layer: change(base, after[layer], scored.fold) for layer in LAYERS}
+    changes[BEHIND] = change(after["original, healed"], after["line, healed"], scored.fold)
     rows = []
     for layer, delta in changes.items():
         rows.append({"block": block, "layer": layer} | delta.estimate.columns("delta"))
@@ -128,18 +128,18 @@ def healed_beside(
         original's as it is, and `behind`, over that of the original healed alike, each with the ends of its 95 %
         interval over document folds (`healed_low`, …).
     """
-    ids, fold = held_out_folds(text)
+    scored = held_out(text)
     original: tuple[Tensor, Tensor] | None = None  # losses of the first model as it is, and healed
     rows = []
     for name, model in copies.items():
-        before = losses(model, ids)
+        before = losses(model, scored)
         trained = heal_blocks(model, fitted, steps, rate, seed)
-        after = losses(trained, ids)
+        after = losses(trained, scored)
         del trained  # before the next copy is made
         original = original or (before, after)
-        ratio, _, _ = ratio_of(original[0], before, fold)
-        healed = Estimate(*ratio_of(original[0], after, fold))
-        behind = Estimate(*ratio_of(original[1], after, fold))
+        ratio, _, _ = ratio_of(original[0], before, scored.fold)
+        healed = Estimate(*ratio_of(original[0], after, scored.fold))
+        behind = Estimate(*ratio_of(original[1], after, scored.fold))
         rows.append({"name": name, "ratio": ratio} | healed.columns("healed") | behind.columns("behind"))
     return pd.DataFrame(rows)
 

@@ -25,7 +25,7 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop, lines, replace_me, width
 from howlinear.ideas.compression.costs import cost
 from howlinear.ideas.compression.own_units import layout, own_units
-from howlinear.instrument.perplexity import held_out_folds, losses, perplexity, ratio_of
+from howlinear.instrument.perplexity import held_out, losses, perplexity, ratio_of
 from howlinear.models.layers import parameters
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
@@ -104,8 +104,8 @@ def race(
         interval paired over document folds; `over_first`, its perplexity over that of the first compressor at the same
         share, likewise; and `why` a compressor made none, empty if it did, as all else is then.
     """
-    held_out = {name: held_out_folds(text) for name, text in texts.items()}
-    before = {name: losses(model, ids) for name, (ids, _) in held_out.items()}
+    scored = {name: held_out(text) for name, text in texts.items()}
+    before = {name: losses(model, sequences) for name, sequences in scored.items()}
     whole = parameters(model)
     first: dict[tuple[float, str], Float[Tensor, " n"]] = {}  # losses of the first compressor's copies
     rows = []
@@ -119,8 +119,8 @@ def race(
             held = parameters(smaller)
             if held > round(share * whole):
                 raise InputError(f"{method} leaves {held} of {whole} parameters, more than {share:.0%}")
-            for name, (ids, fold) in held_out.items():
-                after = losses(smaller, ids)
+            for name, sequences in scored.items():
+                after, fold = losses(smaller, sequences), sequences.fold
                 row = {"corpus": name, "method": method, "share": share, "kept": held / whole}
                 row |= {"perplexity_after": float(after.mean().exp())}
                 row |= Estimate(*ratio_of(before[name], after, fold)).columns("ratio") | cost(before[name], after, fold)

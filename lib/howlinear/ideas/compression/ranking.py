@@ -23,7 +23,7 @@ from howlinear.files.tables import with_ends
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.signals import REPLACE_ONE
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.perplexity import held_out, held_out_folds, losses
+from howlinear.instrument.perplexity import held_out, losses
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
@@ -51,12 +51,12 @@ def block_costs(
         the map costs, see `costs.cost`.
     """
     means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
-    ids, fold = held_out_folds(text)
-    base, swapped = swap_losses(model, maps, held_out(ids))
-    _, ablated = swap_losses(model, means, held_out(ids))
+    scored = held_out(text)
+    base, swapped = swap_losses(model, maps, scored)
+    _, ablated = swap_losses(model, means, scored)
     rows = []
     for block, captured in blocks.items():
-        share = recovered(base, swapped[block], ablated[block], fold)
+        share = recovered(base, swapped[block], ablated[block], scored.fold)
         if share is None:
             share = Estimate(np.nan, np.nan, np.nan)
         row = {
@@ -64,7 +64,7 @@ def block_costs(
             "r2": r2(maps[block], sum(captured.test)),
             "ablation": float((ablated[block] - base).mean()),
         }
-        rows.append(row | share.columns("recovered") | cost(base, swapped[block], fold))
+        rows.append(row | share.columns("recovered") | cost(base, swapped[block], scored.fold))
     return pd.DataFrame(rows).set_index("block")
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.reduced_rank import RankCurve, Reduced
 from howlinear.ideas.compression.costs import swap_cost
-from howlinear.instrument.perplexity import held_out_folds, losses
+from howlinear.instrument.perplexity import held_out, losses
 from howlinear.models.ffn_sites import sites
 from howlinear.text.rows import TokenRows
 
@@ -80,8 +80,7 @@ def rank_costs(
         A row per block and rank: `block`, `rank`, `share` of the block's numbers, `r2`, and what it costs, see
         `costs.cost`.
     """
-    ids, _ = held_out_folds(text)
-    base = losses(model, ids)
+    base = losses(model, held_out(text))
     own = ffn_parameters(model) / len(sites(model))
     rows = []
     for block, curve in curves.items():

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from howlinear.files.tables import with_ends
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
-from howlinear.instrument.perplexity import change, held_out, held_out_folds
+from howlinear.instrument.perplexity import change, held_out
 from howlinear.instrument.swap_costs import named_swap_losses
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
@@ -156,13 +156,12 @@ def swap_costs(
     """
     rows = []
     for corpus, text in texts.items() if is_causal(model) else ():
-        ids, fold = held_out_folds(text)
-        scored = held_out(ids)
+        scored = held_out(text)
         swaps = {(of, block): (block, by_block[block].maps[of]) for of in (corpus, main) for block in blocks}
         before, after = named_swap_losses(model, swaps, scored)
         for block in blocks:
-            own = change(before, after[corpus, block], fold)
-            extra = change(after[corpus, block], after[main, block], fold)
+            own = change(before, after[corpus, block], scored.fold)
+            extra = change(after[corpus, block], after[main, block], scored.fold)
             row = {"corpus": corpus, "block": block}
             rows.append(row | own.estimate.columns("own") | extra.estimate.columns("extra"))
     return pd.DataFrame(rows, columns=["corpus", "block", *with_ends("own"), *with_ends("extra")])

@@ -22,7 +22,7 @@ from howlinear.core.intervals import Estimate, fold_means
 from howlinear.files.tables import with_ends
 from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out_folds, token_losses
+from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out, token_losses
 from howlinear.instrument.swap_costs import by_name, predict_swapped
 from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.load import is_causal
@@ -113,19 +113,19 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
         constant = first.y[~first.test].double().mean(0)
         for kind, module in swaps(model, block, looks[name, block], constant, seq_len).items():
             modules[block, kind] = (block, module)
-    ids, fold = held_out_folds(rows)
+    scored = held_out(rows)
     parts: dict[tuple[int, str] | None, list[Tensor]] = {None: [], **{at: [] for at in modules}}
 
     def keep(batch: Tensor, at: tuple[int, str] | None, predictions: Tensor) -> None:
         parts[at].append(token_losses(predictions, batch))
 
-    predict_swapped(model, by_name(modules), ids.split(LOSS_BATCH), keep)
+    predict_swapped(model, by_name(modules), scored.ids.split(LOSS_BATCH), keep)
     before = _whole(parts.pop(None))
     table = []
     for (block, kind), losses in parts.items():
         massive_rows = looks[name, block].solved.massive_rows
         row = {"model": name, "block": block, "kind": kind, "massive_rows": massive_rows}
-        table.append(row | _rises(before, _whole(losses), fold))
+        table.append(row | _rises(before, _whole(losses), scored.fold))
     return pd.DataFrame(table, columns=COLUMNS)
 
 
