@@ -21,29 +21,6 @@ from howlinear.errors import InputError
 CONFIDENCE = 0.95
 
 
-def jackknife(
-    estimate: float, *groups: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
-    """Interval of an estimate from its delete-one-fold values.
-
-    Args:
-        estimate: the value with all folds.
-        groups: per independent set of folds (train, test), the values with each fold left out in turn.
-        confidence: of the interval.
-
-    Returns:
-        Both ends of the interval, by Student's t with as many degrees of freedom as the smallest set
-        has (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
-    """
-    # Of n values: (n − 1) / n · Σ (value − mean)²
-    variance = 0.0
-    for values in groups:
-        variance += (len(values) - 1) * np.var(values)
-    fewest = min(len(values) for values in groups)
-    half = half_width(variance, fewest - 1, confidence)
-    return float(estimate - half), float(estimate + half)
-
-
 def half_width(variance: float, degrees: int | float, confidence: float = CONFIDENCE) -> float:
     """Half of Student's interval of an estimate: t · √variance.
 
@@ -56,7 +33,7 @@ def half_width(variance: float, degrees: int | float, confidence: float = CONFID
 
 
 def left_out(folds: Sequence[Moments]) -> Iterator[Moments]:
-    """Moments of all folds but each in turn, one at a time: what `jackknife` asks an estimate of."""
+    """Moments of all folds but each in turn, one at a time: what `Estimate.jackknife` asks a value of."""
     yield from _without_each([], folds)
 
 
@@ -110,8 +87,22 @@ class Estimate:
 
     @classmethod
     def jackknife(cls, value: float, *groups: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Estimate:
-        """A value with the interval that `jackknife` gives it."""
-        return cls(value, *jackknife(value, *groups, confidence=confidence))
+        """A value with the interval that follows from its delete-one-fold values.
+
+        Args:
+            value: with all folds.
+            groups: per independent set of folds (train, test), the values with each fold left out in turn.
+            confidence: of the interval.
+
+        Returns:
+            The value and both ends of its interval, by Student's t with as many degrees of freedom as the smallest set
+            has (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
+        """
+        # Of n values: (n − 1) / n · Σ (value − mean)²
+        variance = sum((len(values) - 1) * np.var(values) for values in groups)
+        fewest = min(len(values) for values in groups)
+        half = half_width(variance, fewest - 1, confidence)
+        return cls(value, float(value - half), float(value + half))
 
     @classmethod
     def of_share(cls, hits: Bool[np.ndarray, " n"]) -> Estimate:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from howlinear.core.ceilings import AffineMap, check_rows, decompose, refits
 from howlinear.core.ceilings import r2 as r2_of
-from howlinear.core.intervals import jackknife, left_out
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 
@@ -183,6 +183,7 @@ def _intervals(curve: Tensor, refitted: Sequence[Tensor], rescored: Sequence[Ten
     for rank, value in enumerate(curve):
         without_train = [float(scores[rank]) for scores in refitted]
         without_test = [float(scores[rank]) for scores in rescored]
-        ends.append(jackknife(float(value), without_train, without_test))
+        found = Estimate.jackknife(float(value), without_train, without_test)
+        ends.append((found.low, found.high))
     low, high = torch.tensor(ends, dtype=torch.float64).T
     return low, high
