@@ -170,8 +170,8 @@ def of_losses(case: str, generator: np.random.Generator, more: int = 1) -> Found
     """What a swap costs, and the same as it would be if sequences were taken as independent."""
     (before, swapped, ablated), fold = losses_of(case, generator, more)
     found = {
-        "ΔPPL": change(before, swapped, fold).estimate,
-        "ΔPPL, leaving out single sequences": change(before, swapped).estimate,
+        "ΔPPL": change(before, swapped, fold),
+        "ΔPPL, leaving out single sequences": change(before, swapped),
     }
     share = recovered(before, swapped, ablated, fold)
     return found if share is None else found | {"loss recovered": share}

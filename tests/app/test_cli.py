@@ -614,7 +614,7 @@ def table_of(blocks, width=80, costs=None, **numbers):
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_number_is_whole_at_every_width_or_not_there_and_named(width, swapped, massive_rows):
     """The narrowest terminal has R²_lin and its interval, the widest everything."""
-    costs = dict.fromkeys(range(3), Change(Estimate(356.12, -120.5, 400.3))) if swapped else None
+    costs = dict.fromkeys(range(3), Change(356.12, -120.5, 400.3)) if swapped else None
     printed = table_of(3, width, costs, r2=0.94, condition=999_999.0, massive_rows=massive_rows)
     assert max(map(len, printed.splitlines())) <= width
     assert "…" not in printed

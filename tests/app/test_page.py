@@ -110,7 +110,7 @@ def made_up(r2, ordinary=None, perplexity=25.0):
 
 
 def costing(deltas):
-    return {block: Change(Estimate(delta, delta - 0.5, delta + 0.5)) for block, delta in enumerate(deltas)}
+    return {block: Change(delta, delta - 0.5, delta + 0.5) for block, delta in enumerate(deltas)}
 
 
 def test_what_to_think_of_it_by_hand():

@@ -8,7 +8,6 @@ import torch
 from conftest import BLOCKS, tiny
 from howlinear.core.ceilings import fit, r2, r2_about_scalar
 from howlinear.core.fold_maps import fold_spread
-from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.ideas.ceilings import (
     compare_profiles,
@@ -69,7 +68,7 @@ def profiles(captures, rows):
 
 @pytest.fixture
 def blocks(profiles, captures):
-    costs = {block: Change(Estimate(3.0 - block, 1.0, 4.0)) for block in range(BLOCKS)}
+    costs = {block: Change(3.0 - block, 1.0, 4.0) for block in range(BLOCKS)}
     return measure_blocks(profiles, captures, FRESH, {"gpt2": costs})
 
 

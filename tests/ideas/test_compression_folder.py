@@ -11,7 +11,6 @@ from conftest import BLOCKS, WIDTH, tiny
 from helpers import gguf_file
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.intervals import Estimate
 from howlinear.core.reduced_rank import Reduced
 from howlinear.errors import InputError, SourceError
 from howlinear.ideas.compression import folder as compressed
@@ -434,7 +433,7 @@ def test_a_rename_that_fails_puts_the_old_folder_back(folder, gpt2, monkeypatch)
 def test_the_card_says_what_was_replaced_and_what_it_cost(gpt2, rows):
     first = replace(gpt2, {2: pair()})
     second = replace(first, {1: random_map()})
-    delta = Change(Estimate(0.727, 0.5, 0.954))
+    delta = Change(0.727, 0.5, 0.954)
     plan = Plan({1: random_map()}, base=39.874, perplexity=40.601, delta=delta, steps=[], speeds=(1834.2, 2210.7))
     card = " ".join(compressed_card("mini-gpt2", first, second, rows, plan).split())  # padded and wrapped
     ffn = sum(parameter.numel() for parameter in sites(gpt2)[0].output.parameters())
@@ -456,7 +455,7 @@ def test_the_card_says_what_was_replaced_and_what_it_cost(gpt2, rows):
     ("source", "front"), [("openai-community/gpt2", "base_model: openai-community/gpt2\n---"), ("", "howlinear\n---")]
 )
 def test_only_a_hub_id_is_named_as_base_and_no_path_is_told(gpt2, rows, tmp_path, source, front):
-    delta = Change(Estimate(1.0, 0.5, 1.5))
+    delta = Change(1.0, 0.5, 1.5)
     plan = Plan({1: random_map()}, base=2.0, perplexity=3.0, delta=delta, steps=[], speeds=(100.0, 110.0))
     gpt2.name_or_path = source or str(tmp_path)
     card = compressed_card(source or str(tmp_path), gpt2, smaller(gpt2), rows, plan)

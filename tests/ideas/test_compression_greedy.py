@@ -12,7 +12,6 @@ from conftest import BLOCKS, WIDTH, tiny
 from helpers.reference import least_squares
 from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, fit
-from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression.greedy import compress_to, fit_maps, frontier, greedy, hold_out, prefixes, together
 from howlinear.ideas.compression.signals import price
@@ -333,7 +332,7 @@ def test_the_frontier_of_rows_is_of_their_held_out_side_and_folds(gpt2, rows):
     with swap(gpt2, {0: maps[0]}):
         after = losses(gpt2, rows)
     expected = change(losses(gpt2, rows), after, rows.fold[rows.test])
-    assert row[["delta", "delta_low", "delta_high"]].tolist() == pytest.approx(astuple(expected.estimate), rel=1e-9)
+    assert row[["delta", "delta_low", "delta_high"]].tolist() == pytest.approx(astuple(expected), rel=1e-9)
 
 
 def test_a_plans_interval_leaves_out_the_held_out_folds(gpt2, rows):
@@ -375,7 +374,7 @@ def test_each_step_refits_on_what_the_maps_in_place_send(gpt2):
 
 def test_the_budget_is_of_the_value_and_speeds_are_before_and_after(gpt2, long, monkeypatch):
     speeds = iter([1.0, 2.0])
-    wide = Change(Estimate(0.005, -1.0, 1.0))
+    wide = Change(0.005, -1.0, 1.0)
     monkeypatch.setattr("howlinear.ideas.compression.greedy.change", lambda *_: wide)
     monkeypatch.setattr(
         "howlinear.ideas.compression.greedy.timed_losses", lambda model, ids, _: (losses(model, ids), next(speeds))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from helpers.unit_rows import short_rows
-from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression import compress as within
 from howlinear.ideas.compression.calibration import Calibration
@@ -75,7 +74,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
         tried.append(share)
         rise = base * (exp(cost(share)) - 1)
         units = {0: round(share / STEP)}  # which share it is
-        delta = Change(Estimate(rise, rise, rise))
+        delta = Change(rise, rise, rise)
         return Compressed(gpt2, units, base, base + rise, delta, price(share), None, (1.0, 1.0), 1, price(share))
 
     for name, stands_for in {

@@ -90,7 +90,7 @@ class Compression:
             "seed": self.seed,
             "perplexity_before": outcome.base,
             "perplexity_after": outcome.perplexity,
-            **outcome.delta.estimate.columns("dppl"),
+            **outcome.delta.columns("dppl"),
             "parameters_before": self.before.num_parameters(),
             "parameters_after": self.after.num_parameters(),
             **in_accuracy,

@@ -34,29 +34,13 @@ that size comes anew from the system at every pass, which costs 8 to 33 % of it.
 
 
 @dataclass(frozen=True)
-class Change:
-    """A difference of perplexities on the same sequences.
-
-    Attributes:
-        estimate: the difference with its 95 % interval.
-    """
-
-    estimate: Estimate
+class Change(Estimate):
+    """A difference of perplexities on the same sequences: after minus before, with its 95 % interval."""
 
     @property
     def delta(self) -> float:
         """Perplexity after minus before."""
-        return self.estimate.value
-
-    @property
-    def low(self) -> float:
-        """Lower end of the interval."""
-        return self.estimate.low
-
-    @property
-    def high(self) -> float:
-        """Upper end of the interval."""
-        return self.estimate.high
+        return self.value
 
 
 def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> float:
@@ -342,7 +326,7 @@ def change(
         delta = float(np.exp(means[1]) - np.exp(means[0]))
         without = np.exp(fold_means(after * tokens, places) / rest) - np.exp(fold_means(before * tokens, places) / rest)
     _check_finite(max(means), delta, without)
-    return Change(Estimate.jackknife(delta, without))
+    return Change.jackknife(delta, without)
 
 
 def _numbers(name: str, given: Any) -> np.ndarray:

@@ -106,7 +106,7 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
         block = {name: math.nan if value is None else value for name, value in block.items()}
         solved[number] = _solved(block)
         if not math.isnan(block.get("dppl", math.nan)):
-            costs[number] = Change(_estimate(block, "dppl"))
+            costs[number] = Change(block["dppl"], block["dppl_low"], block["dppl_high"])
         if "token_share" in block:
             splits[number] = TokenSplit(*(_estimate(block, field.name) for field in fields(TokenSplit)))
     site = content.get("site", "ffn")

@@ -274,7 +274,7 @@ def swap_table(
         by_line = swap_costs(language_models[model], lines, texts[model])
         by_both = swap_costs(language_models[model], of_blocks, texts[model])
         for block in of_blocks:
-            costs = by_line[block].estimate.columns("dppl") | by_both[block].estimate.columns("dppl_poly")
+            costs = by_line[block].columns("dppl") | by_both[block].columns("dppl_poly")
             rows.append({"model": model, "block": block} | costs)
     return pd.DataFrame(rows, columns=[*KEYS, *with_ends("dppl"), *with_ends("dppl_poly")])
 

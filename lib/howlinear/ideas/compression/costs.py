@@ -50,4 +50,4 @@ def cost(
         `delta_high` of its 95 % interval.
     """
     nats = float((after - base).mean())
-    return {"nats": nats} | change(base, after, fold).estimate.columns("delta")
+    return {"nats": nats} | change(base, after, fold).columns("delta")

@@ -82,7 +82,7 @@ def healing(
     changes[BEHIND] = change(after["original, healed"], after["line, healed"], scored.fold)
     rows = []
     for layer, delta in changes.items():
-        rows.append({"block": block, "layer": layer} | delta.estimate.columns("delta"))
+        rows.append({"block": block, "layer": layer} | delta.columns("delta"))
     return pd.DataFrame(rows)
 
 

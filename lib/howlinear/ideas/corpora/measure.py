@@ -163,7 +163,7 @@ def swap_costs(
             own = change(before, after[corpus, block], scored.fold)
             extra = change(after[corpus, block], after[main, block], scored.fold)
             row = {"corpus": corpus, "block": block}
-            rows.append(row | own.estimate.columns("own") | extra.estimate.columns("extra"))
+            rows.append(row | own.columns("own") | extra.columns("extra"))
     return pd.DataFrame(rows, columns=["corpus", "block", *with_ends("own"), *with_ends("extra")])
 
 

@@ -141,7 +141,7 @@ def _rises(
         "nats_first": float((after - before)[:, 0].mean()),
         "nats_later": float((after - before)[:, 1:].mean()),
         "perplexity": float(before.mean().exp()),
-        **in_perplexity.estimate.columns("delta"),
+        **in_perplexity.columns("delta"),
     }
 
 
