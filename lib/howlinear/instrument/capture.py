@@ -287,8 +287,8 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
 
     with ExitStack() as stack:
         for site in listened:
-            stack.callback(site.input.register_forward_pre_hook(partial(note_input, site), with_kwargs=True).remove)
-            stack.callback(site.output.register_forward_hook(partial(pass_on, site)).remove)
+            stack.enter_context(site.input.register_forward_pre_hook(partial(note_input, site), with_kwargs=True))
+            stack.enter_context(site.output.register_forward_hook(partial(pass_on, site)))
         yield
 
 

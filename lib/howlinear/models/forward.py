@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
@@ -107,13 +107,8 @@ def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
     def end(*_: Any) -> None:
         raise _Passed
 
-    hook = following.register_forward_pre_hook(end)
-    try:
+    with following.register_forward_pre_hook(end), suppress(_Passed):
         yield
-    except _Passed:
-        pass
-    finally:
-        hook.remove()
 
 
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:

@@ -74,7 +74,7 @@ def streams_hooked(
     with ExitStack() as stack:
         for site in listened:
             layer = model.get_submodule(f"{site.stack}.{site.block}")
-            stack.callback(layer.register_forward_hook(partial(pass_on, site)).remove)
+            stack.enter_context(layer.register_forward_hook(partial(pass_on, site)))
         yield
 
 

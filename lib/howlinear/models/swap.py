@@ -70,13 +70,8 @@ def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
         y = x + module(x) if site.kind == "layer" else module(x)
         return y if isinstance(output, Tensor) else type(output)((y, *output[1:]))
 
-    before = site.input.register_forward_pre_hook(note, with_kwargs=True)
-    after = site.output.register_forward_hook(write)
-    try:
+    with site.input.register_forward_pre_hook(note, with_kwargs=True), site.output.register_forward_hook(write):
         yield
-    finally:
-        before.remove()
-        after.remove()
 
 
 def maps_and_site(maps: Any, site: str | None = None) -> tuple[dict[int, Any], str]:

@@ -144,7 +144,7 @@ def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[S
     with ExitStack() as stack:
         for site in listened:
             layer = unit_layers(model, site)[-1]
-            stack.callback(layer.register_forward_pre_hook(partial(pass_on, site)).remove)
+            stack.enter_context(layer.register_forward_pre_hook(partial(pass_on, site)))
         yield
 
 
