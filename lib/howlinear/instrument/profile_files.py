@@ -82,18 +82,17 @@ def load_profile(path: Path | str) -> Profile:
         if path.suffix != ".safetensors":
             return profile_from_dict(json.loads(path.read_text(encoding="utf-8")))
         with safe_open(path, framework="pt") as file:
-            profile = profile_from_dict(json.loads(file.metadata()["profile"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-        return replace(profile, solved=_with_maps(profile.solved, tensors))
+            return profile_from_dict(json.loads(file.metadata()["profile"]), tensors)
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
         raise SourceError(f"cannot read a profile from {path}: {error}; give a file that Profile.save wrote") from error
 
 
-def profile_from_dict(content: Mapping[str, Any]) -> Profile:
-    """The profile whose `to_dict` this is, without maps.
+def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Profile:
+    """The profile whose `to_dict` this is, with the maps of `_tensors` if they are given.
 
     Raises:
-        LookupError: a number is missing.
+        LookupError: a number or a tensor is missing.
         InputError: a site that there is not.
     """
     rows = RowsOnRecord(
@@ -104,7 +103,7 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
     for block in content["blocks"]:
         number = block["block"]
         block = {name: math.nan if value is None else value for name, value in block.items()}
-        solved[number] = _solved(block)
+        solved[number] = _solved(block, tensors)
         if not math.isnan(block.get("dppl", math.nan)):
             costs[number] = Change(block["dppl"], block["dppl_low"], block["dppl_high"])
         if "token_share" in block:
@@ -114,16 +113,21 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
     return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None, site, splits or None)
 
 
-def _solved(block: Mapping[str, Any]) -> Solved:
-    """A block's numbers, NaN for None; of the ceiling without massive rows there are R² and interval."""
+def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> Solved:
+    """A block's numbers, NaN for None, and its map; of the ceiling without massive rows there are R² and interval."""
+    affine, r2_per_feature = None, None
+    if tensors is not None:
+        number = block["block"]
+        affine = AffineMap(tensors[f"{number}.weight"], tensors[f"{number}.bias"])
+        r2_per_feature = tensors[f"{number}.r2_per_feature"]
     whole = Ceiling(
         r2=block["r2"],
         r2_train=block["r2_train"],
         interval=_interval(block, "r2"),
         limit=_interval(block, "r2_limit"),
         r2_median=block["r2_median"],
-        r2_per_feature=None,
-        map=None,
+        r2_per_feature=r2_per_feature,
+        map=affine,
         inputs=block["inputs"],
         rank=block["rank"],
         condition=block["condition"],
@@ -133,7 +137,8 @@ def _solved(block: Mapping[str, Any]) -> Solved:
     ordinary = whole
     if block["massive_rows"]:
         r2, interval = block["r2_ordinary"], _interval(block, "r2_ordinary")
-        ordinary = replace(whole, r2=r2, interval=interval, r2_train=math.nan, limit=None, r2_median=math.nan)
+        untold = {"r2_train": math.nan, "limit": None, "r2_median": math.nan, "map": None, "r2_per_feature": None}
+        ordinary = replace(whole, r2=r2, interval=interval, **untold)
     return Solved(whole, block["effective_rank"], block["massive_rows"], ordinary, block["effective_rank_ordinary"])
 
 
@@ -162,18 +167,3 @@ def _tensors(profile: Profile) -> dict[str, Tensor]:
         tensors[f"{block}.bias"] = found.map.bias.contiguous()
         tensors[f"{block}.r2_per_feature"] = found.r2_per_feature.contiguous()
     return tensors
-
-
-def _with_maps(solved: Mapping[int, Solved], tensors: Mapping[str, Tensor]) -> dict[int, Solved]:
-    """The same with each block's map and R² of its features."""
-    return {
-        block: replace(
-            of_block,
-            ceiling=replace(
-                of_block.ceiling,
-                map=AffineMap(tensors[f"{block}.weight"], tensors[f"{block}.bias"]),
-                r2_per_feature=tensors[f"{block}.r2_per_feature"],
-            ),
-        )
-        for block, of_block in solved.items()
-    }
