@@ -21,23 +21,20 @@ def spaced(blocks: Iterable[int], count: int) -> list[int]:
     return [numbers[place] for place in np.unique(places)]
 
 
-def choose_blocks(
-    rule: str | Sequence[int] | None, blocks: Iterable[int], r2: Mapping[int, float] | None = None
-) -> list[int]:
+def choose_blocks(rule: str | Sequence[int] | None, blocks: Iterable[int]) -> list[int]:
     """Blocks of a model that a rule picks, whatever its depth.
 
     Args:
         rule: `all` (as None is); `ends`, the first and the last; `spaced 4`, so many spread evenly over the depth, ends
-            included; `depth 0.25 0.5`, those at shares of the depth; `most linear 2` or `least linear 2`, by R²; or
-            block numbers. Of numbers that the model does not have, a line is printed.
+            included; `depth 0.25 0.5`, those at shares of the depth; or block numbers. Of numbers that the model does
+            not have, a line is printed.
         blocks: those that the model has, in order of depth.
-        r2: block → its R², for the rules that go by it; a block without a number is never picked by these.
 
     Returns:
         Block numbers in order of depth; none if the rule finds none.
 
     Raises:
-        InputError: no such rule, or one by R² without R².
+        InputError: no such rule.
     """
     numbers = list(blocks)
     if rule is None or not numbers:
@@ -57,16 +54,7 @@ def choose_blocks(
         case ["depth", *shares] if shares and all(_is_share(share) for share in shares):
             places = {int(float(share) * (len(numbers) - 1) + 0.5) for share in shares}
             return [numbers[place] for place in sorted(places)]
-        case [("most" | "least") as end, "linear", count] if count.isdecimal():
-            if r2 is None:
-                raise InputError(f"blocks {rule!r} go by R²: measure it first, or give a rule of depth, as in spaced 4")
-            sign = -1 if end == "most" else 1
-            ranked = sorted((sign * r2[number], number) for number in numbers if np.isfinite(r2.get(number, np.nan)))
-            return sorted(number for _, number in ranked[: int(count)])
-    raise InputError(
-        f"no rule {rule!r} for blocks: give all, ends, spaced 4, depth 0.25 0.5, most linear 2, least linear 2, or a "
-        "list of numbers"
-    )
+    raise InputError(f"no rule {rule!r} for blocks: give all, ends, spaced 4, depth 0.25 0.5, or a list of numbers")
 
 
 def _is_share(text: str) -> bool:
@@ -83,13 +71,13 @@ def selected(
 
     Args:
         models: model → all its blocks.
-        rule: of depth, as of `choose_blocks`; or model → its own, where a model that is not named has all its blocks.
+        rule: as of `choose_blocks`; or model → its own, where a model that is not named has all its blocks.
 
     Returns:
         Model → its blocks in order of depth, still read one at a time.
 
     Raises:
-        InputError: no such rule, one by R², or it picks no block of any model.
+        InputError: no such rule, or it picks no block of any model.
     """
     some = {}
     for name, blocks in models.items():
