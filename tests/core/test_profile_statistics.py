@@ -45,7 +45,6 @@ def test_a_single_block_has_no_differences():
     ):
         assert np.isnan(statistic(alone))
     assert statistics.lowest(alone) == 0.5
-    assert not statistics.rises_and_falls(alone, alone)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +63,6 @@ def test_an_interval_is_of_the_worst_ends(statistic, low, high):
     assert (estimate.low, estimate.high) == pytest.approx((low, high))
     assert estimate.value == statistic(value)
     assert isinstance(estimate, Estimate)
-
-
-@pytest.mark.parametrize(("half_width", "answer"), [(0.05, True), (0.15, False)])
-def test_only_intervals_that_do_not_touch_rise_and_fall(half_width, answer):
-    value = np.array([0.5, 0.75, 0.5])
-    assert statistics.rises_and_falls(value - half_width, value + half_width) is answer
 
 
 def test_few_rows_decide_from_a_tenth_on():

@@ -104,16 +104,6 @@ def with_interval(statistic: Statistic, value: Profile, low: Profile, high: Prof
     return Estimate(statistic(value), statistic(low, above=high), statistic(high, above=low))
 
 
-def rises_and_falls(low: Profile, high: Profile) -> bool:
-    """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch.
-
-    Args:
-        low: lower ends of the intervals of R²_lin over depth, shape (blocks,).
-        high: upper ends.
-    """
-    return smaller_turn(low, above=high) > 0
-
-
 def mean_distance(difference: Profile, half: Profile) -> Estimate:
     """Mean distance of two profiles over blocks, in R²: the one yardstick for *the same* and for *different*.
 

@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import Ceiling, ceiling_or_nan
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.moments import effective_rank
-from howlinear.core.profile_statistics import FEW_ROWS_DECIDE as FEW_ROWS_DECIDE  # also read from here
-from howlinear.core.profile_statistics import few_rows_decide, rises_and_falls
+from howlinear.core.profile_statistics import few_rows_decide, smaller_turn
 from howlinear.core.token_split import TokenSplit
 from howlinear.errors import ConstantError, InputError
 from howlinear.files.paths import printable
@@ -238,7 +237,7 @@ class Profile(Mapping):
         low, high = (
             np.array([getattr(block, end) for block in self.defined.values()], float) for end in ("r2_low", "r2_high")
         )
-        return rises_and_falls(low, high)
+        return smaller_turn(low, above=high) > 0
 
     def to_frame(self) -> pd.DataFrame:
         """A row per block, with the columns of `howlinear measure --json`, after its model, its text and its site.
