@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,18 +78,6 @@ class Accuracy:
         return pd.DataFrame([{"task": self.task, "questions": self.questions, **estimates, "chance": self.chance}])
 
 
-class Continuation(NamedTuple):
-    """A question with one of its choices behind it.
-
-    Attributes:
-        ids: token ids of both, shape (seq_len,).
-        start: the place of the choice's first token.
-    """
-
-    ids: Int64[Tensor, " seq_len"]
-    start: int
-
-
 def accuracy(
     model: Any,
     questions: Any,
@@ -139,8 +127,8 @@ def accuracy(
 
 def _continuations(
     row: int, question: Question, tokenizer: PreTrainedTokenizerBase, longest: int | None
-) -> list[Continuation]:
-    """A question with each of its choices behind it; white space between them is the choice's.
+) -> list[tuple[Int64[Tensor, " _"], int]]:
+    """A question with each of its choices behind it, and where the choice begins; white space between is the choice's.
 
     Raises:
         InputError: the question or a choice has no token, or both have more than the model reads.
@@ -157,30 +145,30 @@ def _continuations(
             raise InputError(f"row {row}: the tokenizer makes no token of the question or of a choice: give other text")
         if longest is not None and len(ids) > longest:
             raise InputError(f"row {row}: {len(ids)} tokens, but the model reads at most {longest}: shorten it")
-    return [Continuation(torch.tensor(ids), len(context)) for ids in encoded]
+    return [(torch.tensor(ids), len(context)) for ids in encoded]
 
 
 def log_likelihoods(
-    model: PreTrainedModel, continuations: list[Continuation], batch_size: int
+    model: PreTrainedModel, continuations: list[tuple[Int64[Tensor, " _"], int]], batch_size: int
 ) -> Float[np.ndarray, " n"]:
     """Log p(choice | question) of each continuation, in nats, shape (n,), finite or not.
 
     Args:
         model: a causal language model.
-        continuations: the questions with their choices.
+        continuations: token ids of a question with a choice behind it, shape (seq_len,), and the choice's first place.
         batch_size: sequences in a forward pass.
     """
     found = np.empty(len(continuations))
-    order = np.argsort([len(each.ids) for each in continuations], kind="stable")  # of one length, so little padding
+    order = np.argsort([len(ids) for ids, _ in continuations], kind="stable")  # of one length, so little padding
     device = device_of(model)
     with evaluating(model), running(model):
         for places in np.split(order, range(batch_size, len(order), batch_size)):
-            batch = [continuations[place] for place in places]
-            ids = pad_sequence([each.ids for each in batch], batch_first=True)
+            texts, starts = zip(*(continuations[place] for place in places), strict=True)
+            ids = pad_sequence(texts, batch_first=True)
             check_ids(model, ids)
             position = torch.arange(ids.shape[1])
-            within = position < torch.tensor([[len(each.ids)] for each in batch])
-            scored = within & (position >= torch.tensor([[each.start] for each in batch]))
+            within = position < torch.tensor([[len(text)] for text in texts])
+            scored = within & (position >= torch.tensor([[start] for start in starts]))
             inputs = {"input_ids": ids.to(device), "attention_mask": within.long().to(device), "use_cache": False}
             means = batch_losses(model, inputs, ids.masked_fill(~scored, NO_TARGET))
             found[places] = -(means * scored.sum(1)).numpy()
