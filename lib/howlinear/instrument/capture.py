@@ -53,6 +53,19 @@ class Sample:
     test: Bool[Tensor, " rows"]
     fold: Int64[Tensor, " rows"]
 
+    @classmethod
+    def at(
+        cls,
+        rows: Rows,
+        places: Int64[Tensor, " rows"],
+        x: Float[Tensor, "rows d_in"],
+        y: Float[Tensor, "rows d_out"],
+    ) -> Sample:
+        """What a block reads and writes at places of a text, which are counted through its sequences."""
+        seq_len = rows.ids.shape[1]
+        sequence, position = places // seq_len, places % seq_len
+        return cls(x, y, position, rows.ids[sequence, position], rows.test[sequence], rows.fold[sequence])
+
     def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
         """Indices of the rows of each document fold of one side, folds in order."""
         return fold_indices(self.test, self.fold, test)
@@ -404,7 +417,8 @@ class Collector:
             else:
                 sides.append(Folds([partial(_read_moments, block.files[fold]) for fold in folds]))
         outputs = block.outputs if self.folder is None else block.outputs.cpu()
-        return BlockCapture(*sides, outputs, self._sample(block), block.heavy.finish())
+        sample = Sample.at(self.rows, self.drawn, *block.sampled) if len(self.drawn) else None
+        return BlockCapture(*sides, outputs, sample, block.heavy.finish())
 
     def _put_away(self, fold: tuple[bool, int]) -> None:
         """Write the moments of a fold to the folder, if there is one, in the place of keeping them."""
@@ -429,22 +443,6 @@ class Collector:
         sampled_x, sampled_y = block.sampled
         sampled_x[slot[drawn]] = x[drawn.to(x.device)].float().cpu()
         sampled_y[slot[drawn]] = y[drawn.to(y.device)].float().cpu()
-
-    def _sample(self, block: _Block) -> Sample | None:
-        if not len(self.drawn):
-            return None
-        seq_len = self.rows.ids.shape[1]
-        sequence = self.drawn // seq_len
-        position = self.drawn % seq_len
-        x, y = block.sampled
-        return Sample(
-            x=x,
-            y=y,
-            position=position,
-            token=self.rows.ids[sequence, position],
-            test=self.rows.test[sequence],
-            fold=self.rows.fold[sequence],
-        )
 
     def _place(self, site: Site, number: int) -> str:
         """Where a row was that is not finite, as the end of a sentence."""

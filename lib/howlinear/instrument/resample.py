@@ -37,14 +37,8 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
         return stored.blocks
     rows = stored.rows.thinned(most)
     every = _rows_of_blocks(model, rows)
-    sequences, seq_len = rows.ids.shape
-    about = {
-        "position": torch.arange(seq_len).repeat(sequences),
-        "token": rows.ids.flatten(),
-        "test": rows.test.repeat_interleave(seq_len),
-        "fold": rows.fold.repeat_interleave(seq_len),
-    }
-    samples = {block: Sample(x=x, y=y, **about) for block, (x, y) in every.items()}
+    places = torch.arange(rows.count)
+    samples = {block: Sample.at(rows, places, x, y) for block, (x, y) in every.items()}
 
     def with_sample(block: int) -> BlockCapture:
         return replace(stored.blocks[block], sample=samples[block])
