@@ -24,11 +24,10 @@ def many(ids):
 def test_a_bracket_by_hand():
     found = Baseline(np.array([-0.2, 0.3]), np.array([0.6, 0.32]), 1_000, [0, 1])
     assert found.apart == pytest.approx(0.8)
-    np.testing.assert_allclose(found.middle, [0.2, 0.31])
 
 
 def test_both_ends_are_those_of_a_plain_fit_on_all_rows(gpt2, many):
-    found = baseline(gpt2, many, seed=1, apart=0.0)
+    *_, found = brackets(gpt2, many, seed=1)
     assert found.rows == many.count
     assert found.blocks == list(range(BLOCKS))
     for block, kept in capture(untrained(gpt2, 1), many).items():
@@ -47,18 +46,19 @@ def test_of_many_folds_the_moments_of_each_side_are_kept_as_one(gpt2, many, monk
         return captured
 
     monkeypatch.setattr("howlinear.instrument.baseline.capture_together", noting)
-    baseline(gpt2, many, first=512, apart=0.0)
+    assert list(brackets(gpt2, many, first=512))
     assert kept
     assert all(len(block.train) == len(block.test) == 1 for block in kept)
 
 
-def test_rows_double_until_both_ends_meet(gpt2, many):
+def test_rows_double_until_both_ends_meet(gpt2, many, monkeypatch):
     counts = []
     for apart in (1.0, 0.0):
-        counts.append(baseline(gpt2, many, first=512, apart=apart).rows)
+        monkeypatch.setattr("howlinear.instrument.baseline.APART", apart)
+        counts.append(baseline(gpt2, many, first=512).rows)
     assert counts == [512, 2_048]
-    brackets = [baseline(gpt2, many, first=first, apart=1.0).apart for first in (512, 2_048)]
-    assert brackets[1] < brackets[0]
+    few, _, all_rows = brackets(gpt2, many, first=512)
+    assert all_rows.apart < few.apart
 
 
 def test_seeds_are_other_models(gpt2, many):
@@ -71,10 +71,11 @@ def test_seeds_are_other_models(gpt2, many):
 def test_a_random_product_of_projections_looks_less_than_linear_only_for_want_of_rows(many):
     """A SwiGLU block before training: few rows put its held-out R² below its in-sample R² by more than many do."""
     llama = tiny("mini-llama")
-    few = baseline(llama, many.subset(torch.arange(64)), apart=0.0)
-    all_rows = baseline(llama, many, apart=0.0)
+    *_, few = brackets(llama, many.subset(torch.arange(64)))
+    *_, all_rows = brackets(llama, many)
     assert all_rows.apart < few.apart
-    assert ((few.held_out < all_rows.middle) & (all_rows.middle < few.in_sample)).all()
+    middle = (all_rows.held_out + all_rows.in_sample) / 2
+    assert ((few.held_out < middle) & (middle < few.in_sample)).all()
 
 
 # --- layer by layer

@@ -54,19 +54,9 @@ class Baseline:
         """The widest bracket of any block."""
         return float((self.in_sample - self.held_out).max())
 
-    @property
-    def middle(self) -> Float[np.ndarray, " b"]:
-        """Halfway between both ends: what is left of the two errors cancels there to first order in width / rows."""
-        return (self.held_out + self.in_sample) / 2
-
 
 def baseline(
-    model: PreTrainedModel,
-    rows: Rows,
-    seed: int = 0,
-    first: int | None = None,
-    apart: float = APART,
-    site: str = "ffn",
+    model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
 ) -> Baseline:
     """R²_lin of a model with freshly drawn weights; rows double until held-out and in-sample R² meet in every block.
 
@@ -76,7 +66,6 @@ def baseline(
         rows: all rows that may be used.
         seed: of the weights.
         first: rows to begin with; those of the first look of `stopping.schedule` by default.
-        apart: R² by which the two may differ in the widest bracket.
         site: what of each block, as of `capture`.
 
     Raises:
@@ -84,7 +73,7 @@ def baseline(
         InputError: as `capture`, or as `ceiling`.
     """
     for measured in brackets(model, rows, seed, first, site):
-        if measured.apart <= apart:
+        if measured.apart <= APART:
             break
     return measured
 
@@ -92,7 +81,7 @@ def baseline(
 def brackets(
     model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
 ) -> Iterator[Baseline]:
-    """What `baseline` looks at, on ever more rows until there are no more; its arguments but for where to stop."""
+    """What `baseline` looks at, on ever more rows until there are no more; its arguments."""
     fresh = untrained(model, seed)
     by_layer = is_on_disk(fresh)
     if not by_layer:
