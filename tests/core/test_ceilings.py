@@ -12,7 +12,6 @@ from howlinear.core.ceilings import (
     ceiling,
     fit,
     leverage,
-    lower_median,
     moments_of,
     r2,
     r2_about_scalar,
@@ -424,14 +423,6 @@ def test_about_one_scalar_it_is_the_papers_r2_of_rows():
     constant = moments_of(torch.randn(9, 6), torch.arange(5.0).expand(9, 5))
     with pytest.raises(InputError, match="constant over 9 rows"):
         r2_about_scalar(affine, constant)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([4, 1, 3, 2], 2), ([4, 1, 3], 3), ([float("nan"), 1, 2], 1), ([float("nan")], float("nan"))],
-)
-def test_the_lower_of_two_middle_values_by_hand(values, expected):
-    assert lower_median(torch.tensor(values, dtype=torch.float64)) == pytest.approx(expected, nan_ok=True)
 
 
 def test_an_input_that_varies_by_rounding_alone_is_a_constant():

@@ -525,11 +525,6 @@ def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out
     return torch.where(varying, 1 - residual(affine, moments) / moments.syy, torch.nan)
 
 
-def lower_median(per_feature: Float[Tensor, " d_out"]) -> float:
-    """The median of what is not NaN, of two middle values the lower: arXiv 2606.19379's, where ours is their mean."""
-    return float(per_feature.nanmedian())
-
-
 def residual(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
     """Σ (y − xW − b)² per output feature, shape (d_out,), over the rows in `moments`."""
     _check_widths(affine, moments)

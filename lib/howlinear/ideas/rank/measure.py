@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from howlinear.core.ceilings import leverage, lower_median
+from howlinear.core.ceilings import leverage
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -138,7 +138,7 @@ def measure_block(
         columns={
             **r2.columns("r2"),
             **median.columns("median_r2"),
-            "median_r2_lower": lower_median(by_moments.whole.per_feature),
+            "median_r2_lower": float(by_moments.whole.per_feature.nanmedian()),  # of two middle values the lower
             **rank.columns("effective_rank"),
             **prediction_rank(maps, block.test).columns("predicted_rank"),
             "rank_90": curve.rank_reaching(0.90),
