@@ -240,7 +240,7 @@ def _are_moments(side: Any) -> bool:
 # --- The map: (W, b) = argmin ‖Y − XW − 1b‖²_F
 
 
-def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tuple[AffineMap, int]:
+def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
     """The least-squares affine map and the rank of its inputs.
 
     Columns are scaled to unit variance (Jacobi), and directions under `null` of the correlation matrix are left out.
@@ -248,20 +248,19 @@ def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tupl
     Args:
         moments: of the train rows.
         null: the rule's threshold; other values are for showing why there is a rule.
-        fewest: rows below which the map is refused; d_in + 2 by default, since on fewer it fits anything exactly.
 
     Raises:
-        InputError: fewer rows than that, no input that varies, or a row that was not finite.
+        InputError: fewer than d_in + 2 rows, no input that varies, or a row that was not finite.
     """
-    check_rows(moments, fewest)
+    check_rows(moments)
     inputs = decompose(moments, null)
     return inputs.solution(moments), inputs.rank
 
 
-def check_rows(moments: Moments, fewest: int | None = None) -> None:
-    """Refuse to fit a map to fewer rows than `fewest`, d_in + 2 by default."""
+def check_rows(moments: Moments) -> None:
+    """Refuse to fit a map to fewer than d_in + 2 rows, on which it fits anything exactly."""
     needed = moments.d_in + 2
-    if moments.n < (needed if fewest is None else fewest):
+    if moments.n < needed:
         raise InputError(
             f"{moments.n} train rows for {moments.d_in} inputs: an affine map would fit them exactly; "
             f"use at least {needed} rows, better ten times as many"

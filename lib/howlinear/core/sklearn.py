@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.ceilings import AffineMap, decompose
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 
@@ -99,7 +99,8 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self._solved is None:
             if self._too_few:
                 warnings.warn(f"no ceiling: {self._too_few}", stacklevel=3)
-            self._solved = fit(self.moments_, fewest=2)
+            inputs = decompose(self.moments_)
+            self._solved = inputs.solution(self.moments_), inputs.rank
         return self._solved
 
     @property
