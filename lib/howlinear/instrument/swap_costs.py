@@ -31,7 +31,7 @@ from howlinear.instrument.perplexity import (
 from howlinear.models.calls import FAILURES
 from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import sites
-from howlinear.models.forward import Batches, Inputs, logits, running
+from howlinear.models.forward import Inputs, logits, running
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
@@ -225,7 +225,11 @@ def predict_swapped(
 
 
 def _swapped_streams(
-    model: PreTrainedModel, swaps_of: Callable[[int], Mapping[Name, Map]], inputs: Batches, site: str, progress: bool
+    model: PreTrainedModel,
+    swaps_of: Callable[[int], Mapping[Name, Map]],
+    inputs: Sequence[Tensor | Mapping[str, Any]],
+    site: str,
+    progress: bool,
 ) -> tuple[Layerwise, dict[Name, list[Tensor]]]:
     """The text behind the model's last layer; and name → of each batch, the stream with that swap alone."""
     swapped: dict[Name, list[Tensor]] = {}
@@ -246,7 +250,7 @@ def _predict_whole(
     swaps_of: Callable[[int], Mapping[Name, Map]],
     batches: Sequence[Tensor],
     keep: Callable[[Tensor, Name | None, Tensor], None],
-    inputs: Batches,
+    inputs: Sequence[Tensor | Mapping[str, Any]],
     site: str,
 ) -> None:
     """`predict_swapped` by a pass through the whole model for every swap."""

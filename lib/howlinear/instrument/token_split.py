@@ -77,12 +77,16 @@ def token_sums(
         InputError: activations that are not finite, or a site that did not see all rows of a batch.
     """
     listened = sites(model, blocks, site)
+    every_fold = rows.fold[:, None].expand_as(groupings[0].label)
     sums: dict[int, list[TokenSums]] = {}
 
     def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, places: Tensor) -> None:
         x, y = x.cpu(), y.cpu()
         if site.block not in sums:
-            sums[site.block] = [_empty(rows, grouping, x.shape[1], y.shape[1]) for grouping in groupings]
+            sums[site.block] = [
+                TokenSums.empty(each.label[each.included], every_fold[each.included], x.shape[1], y.shape[1])
+                for each in groupings
+            ]
         _, fold = fold_of(rows, batch)
         for grouping, of_grouping in zip(groupings, sums[site.block], strict=True):
             inside = grouping.included[batch].flatten()[places]
@@ -93,11 +97,6 @@ def token_sums(
     needed = [some for some in batches(rows, batch_size) if any(each.included[some].any() for each in groupings)]
     read_tokens(model, rows, listened, needed, keep, progress=progress)
     return {site.block: sums[site.block] for site in listened}
-
-
-def _empty(rows: Rows, grouping: Grouping, d_in: int, d_out: int) -> TokenSums:
-    fold = rows.fold[:, None].expand(grouping.label.shape)
-    return TokenSums.empty(grouping.label[grouping.included], fold[grouping.included], d_in, d_out)
 
 
 def token_splits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -22,9 +22,6 @@ from howlinear.models.ffn_sites import Site, device_of
 
 Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
 """Token ids, or a model's keywords (`text.rows.batch_of`)."""
-
-Batches = Sequence[Int64[Tensor, "_ seq_len"] | Mapping[str, Any]]
-"""Several of them, of any number of sequences each."""
 
 
 def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> None:

@@ -82,9 +82,7 @@ class Corpus:
         packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
         return replace(packed, note="; ".join(note for note in (packed.note, self.note) if note))
 
-    def contiguous(
-        self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0, folds: int = FOLDS
-    ) -> TokenRows:
+    def contiguous(self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0) -> TokenRows:
         """Take about `rows` tokens of the text in its own order and hold out its tail; see `pack.pack_contiguous`.
 
         Args:
@@ -92,13 +90,12 @@ class Corpus:
             seq_len: tokens in a sequence.
             tail: share of the sequences that is held out.
             seed: decides where the text begins.
-            folds: runs of neighbouring sequences on each side, for error bars.
 
         Raises:
             InputError: the corpus is too small; says how many tokens it has.
         """
         measured = self._measured(self.in_order(seed))
-        return pack_contiguous(measured, self.tokenizer, self.name, rows, seq_len, tail, folds)
+        return pack_contiguous(measured, self.tokenizer, self.name, rows, seq_len, tail)
 
     def beginning(self, characters: int, seed: int = 0) -> str:
         """About so many characters from where the text begins, or all of it; documents are joined by a newline."""

@@ -115,7 +115,6 @@ def pack_contiguous(
     rows: int,
     seq_len: int,
     tail: float,
-    folds: int,
 ) -> TokenRows:
     """Cut a text in its own order into sequences and hold out the last of them, as arXiv 2606.19379 does.
 
@@ -129,9 +128,9 @@ def pack_contiguous(
     sequences = round(rows / seq_len)
     held_out = round(tail * sequences)
     train = sequences - held_out
-    if seq_len < 2 or folds < 2 or min(train, held_out) < folds:
+    if seq_len < 2 or min(train, held_out) < FOLDS:
         raise InputError(
-            f"{rows} rows of {seq_len} tokens with a tail of {tail}: each side needs {folds} sequences or more, of two "
+            f"{rows} rows of {seq_len} tokens with a tail of {tail}: each side needs {FOLDS} sequences or more, of two "
             "tokens or more"
         )
     opening = opening_of(tokenizer)
@@ -149,8 +148,8 @@ def pack_contiguous(
             f"{rows} rows take; ask for fewer rows or bring more text"
         )
     ids = torch.from_numpy(np.concatenate(pieces)).view(sequences, length)
-    # a fold is a run of neighbours: sequence i of n lies in fold ⌊i · folds / n⌋
-    fold = torch.cat([torch.arange(side) * folds // side for side in (train, held_out)])
+    # a fold is a run of neighbours: sequence i of n lies in fold ⌊i · FOLDS / n⌋
+    fold = torch.cat([torch.arange(side) * FOLDS // side for side in (train, held_out)])
     test = torch.arange(sequences) >= train
     spans = _spans_of(pieces, sequences * length, length)
     return TokenRows(_opened(ids, opening), test, fold, corpus, spans=spans)
