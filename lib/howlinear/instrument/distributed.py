@@ -53,6 +53,16 @@ class Group:
         """Whether this is the process that prints and writes."""
         return self.rank == 0
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
+
+    @property
+    def on_this_machine(self) -> int:
+        """How many of the processes are on this machine."""
+        return 1 if self.alone else int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+
 
 ALONE = Group()
 _GROUP: ContextVar[Group] = ContextVar("group", default=ALONE)
@@ -63,24 +73,9 @@ def current_group() -> Group:
     return _GROUP.get()
 
 
-def is_first() -> bool:
-    """Whether this is the process that prints and writes."""
-    return _GROUP.get().first
-
-
-def processes_here() -> int:
-    """How many of the processes are on this machine."""
-    return 1 if is_alone() else int(os.environ.get("LOCAL_WORLD_SIZE", current_group().size))
-
-
-def is_alone() -> bool:
-    """Whether there is no other process."""
-    return _GROUP.get().size == 1
-
-
 def own_share(items: Sequence[Item]) -> list[Item]:
     """This process's run of the items: neighbours, so of few folds, about as long in total as any other's."""
-    group = _GROUP.get()
+    group = current_group()
     lengths = [len(item) for item in items]
     starts = accumulate(lengths[:-1], initial=0)
     total = sum(lengths)
@@ -94,8 +89,8 @@ def gather(mine: Any, to: int | None = None) -> list:
     Raises:
         ProcessError: another process is gone.
     """
-    group = _GROUP.get()
-    if group.size == 1:
+    group = current_group()
+    if group.alone:
         return [mine]
     everyone = [None] * group.size
     try:
@@ -123,7 +118,7 @@ def check_same_rows(rows: Rows) -> None:
         InputError: they differ.
         ProcessError: another process is gone.
     """
-    if _GROUP.get().size > 1 and len(set(gather(rows.sha256))) > 1:
+    if not current_group().alone and len(set(gather(rows.sha256))) > 1:
         raise InputError(
             "the processes differ in the text that they read: give all machines the same files and packages"
         )
@@ -159,8 +154,8 @@ def join_captures(
     Raises:
         ProcessError: another process is gone.
     """
-    group = _GROUP.get()
-    if group.size == 1:
+    group = current_group()
+    if group.alone:
         return captured
     blocks = gather(list(captured))[0]  # the first process has the first batch, so it has seen every block
     own: dict[int, BlockCapture] = {}

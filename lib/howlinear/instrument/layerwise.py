@@ -29,15 +29,7 @@ from howlinear.core.moments import Folds, Moments
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
-from howlinear.instrument.distributed import (
-    current_group,
-    gather,
-    is_alone,
-    is_first,
-    join_captures,
-    own_share,
-    processes_here,
-)
+from howlinear.instrument.distributed import current_group, gather, join_captures, own_share
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, Solved, defined, name_of, solve
 from howlinear.instrument.profile_files import load_profile, save_profile
@@ -147,7 +139,7 @@ def _excess_here(name: str | Path, dtype: str | torch.dtype | None) -> str | Non
         depth, width = (getattr(body, name, None) for name in ("num_hidden_layers", "hidden_size"))
     known = isinstance(depth, int) and isinstance(width, int)
     moments = depth * moments_bytes(width) if known else 0
-    needed = (weights + moments) * processes_here()
+    needed = (weights + moments) * current_group().on_this_machine
     free = psutil.virtual_memory().available
     if needed <= free:
         return None
@@ -190,7 +182,7 @@ def measure_layers(
     folds_here, folds = folds_of(rows, indices), folds_of(rows, every)
     losses = HeldOutLosses(model, rows)
     # then of the moments one fold's are there, the rest in files; on their way to another process there are copies
-    copies = 1 if is_alone() else TRAVELLING
+    copies = 1 if current_group().alone else TRAVELLING
     tight = any(gather(fills_memory(copies * moments_bytes(width_of(model)))))
     device = model.howlinear_shards.device if is_on_disk(model) else device_of(model)
     about = {"rows": rows.sha256, "blocks": sorted(chosen), "batch_size": batch_size, "site": site}
@@ -308,7 +300,7 @@ class Work:
         self.folder = folder
         self.keeps_streams = keeps_streams
         self.in_step = keeps_streams or tight
-        self.own = folder if is_alone() else folder / f"process-{current_group().rank + 1}"
+        self.own = folder if current_group().alone else folder / f"process-{current_group().rank + 1}"
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder} here: name one that all machines share, as work")
         self.own.mkdir(exist_ok=True)
@@ -364,9 +356,9 @@ def _opened_work(
     Raises:
         InputError: as of `_opened_folder`; or a process does not see it.
     """
-    if not is_alone():
+    if not current_group().alone:
         about = {**about, "processes": current_group().size}
-    with _opened_folder(folder, model, about) if is_first() else nullcontext() as opened:
+    with _opened_folder(folder, model, about) if current_group().first else nullcontext() as opened:
         yield Work(gather(opened)[0], folder is not None, tight)
 
 

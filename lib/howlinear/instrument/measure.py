@@ -12,7 +12,7 @@ from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
 from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.distributed import capture_together, check_same_rows, gather, gather_blocks, is_first
+from howlinear.instrument.distributed import capture_together, check_same_rows, current_group, gather, gather_blocks
 from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, defined, name_of, profile_of, solve
@@ -115,7 +115,7 @@ def measure(
         Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # refused, if so, before the model runs
     if swap:
         swap_rows(packed, model)  # likewise
-    progress = progress and is_first()
+    progress = progress and current_group().first
     if layerwise:
         try:
             return measure_layers(model, packed, blocks, batch_size, site, swap, work, progress)

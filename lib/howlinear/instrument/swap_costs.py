@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.instrument.distributed import gather, is_first, own_share
+from howlinear.instrument.distributed import current_group, gather, own_share
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
@@ -72,7 +72,7 @@ def swap_costs(
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
     batch_size = check_count("batch_size", batch_size)
-    progress = progress and is_first()
+    progress = progress and current_group().first
     model = model_of(model, on_disk=True)
     maps, site = maps_and_site(maps, site)
     if maps:
