@@ -182,11 +182,7 @@ def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] 
 
 
 def _check_finite(nats: float, *found: Any) -> None:
-    """Refuse what comes of losses too large to be the logarithm of a number.
-
-    Raises:
-        InputError: something is not finite.
-    """
+    """Refuse what comes of losses too large to be the logarithm of a number."""
     if not all(np.isfinite(each).all() for each in found):
         raise InputError(
             f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow, or no "
@@ -330,11 +326,7 @@ def change(
 
 
 def _numbers(name: str, given: Any) -> np.ndarray:
-    """One number a sequence, of a tensor, an array or a list.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """One number a sequence, of a tensor, an array or a list."""
     numbers = as_tensor(given, name)
     if numbers.ndim != 1 or not numbers.isfinite().all():
         raise InputError(f"{name} of shape {tuple(numbers.shape)}: give a finite number for each sequence")

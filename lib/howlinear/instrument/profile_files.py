@@ -154,11 +154,7 @@ def _interval(block: Mapping[str, Any], name: str) -> Estimate | None:
 
 
 def _tensors(profile: Profile) -> dict[str, Tensor]:
-    """Maps and R² of every feature, by `<block>.weight`, `<block>.bias` and `<block>.r2_per_feature`.
-
-    Raises:
-        InputError: the profile has none, since it was read from a file of numbers alone.
-    """
+    """Maps and R² of every feature, by `<block>.weight`, `<block>.bias` and `<block>.r2_per_feature`."""
     tensors = {}
     for block, found in profile.items():
         if found.map is None:

@@ -178,11 +178,7 @@ def _check_model(profile: Any, model: PreTrainedModel) -> None:
 def _check_blocks(
     model: PreTrainedModel, maps: Mapping[int, Any], blocks: int | list[int] | None, site: str
 ) -> list[int]:
-    """The blocks that are asked for, each with a map; those that have one by default.
-
-    Raises:
-        InputError: a block that the model does not have, or without a map.
-    """
+    """The blocks that are asked for, each with a map; those that have one by default."""
     chosen = [each.block for each in sites(model, list(maps) if blocks is None else blocks, site)]
     unmapped = [block for block in chosen if block not in maps]
     if unmapped:

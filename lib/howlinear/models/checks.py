@@ -61,9 +61,6 @@ def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
     Args:
         model: the model.
         on_disk: whether they may be in files that are read layer by layer.
-
-    Raises:
-        InputError: it lies on the meta device.
     """
     if is_on_disk(model) and not on_disk:
         raise InputError(
@@ -77,11 +74,7 @@ def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
 
 
 def check_in_memory(model: PreTrainedModel, purpose: str) -> None:
-    """Refuse a model some of whose weights accelerate brings when they are called for, and takes away again.
-
-    Raises:
-        InputError: it lies on several devices, or partly on none.
-    """
+    """Refuse a model some of whose weights accelerate brings when they are called for, and takes away again."""
     devices = set(getattr(model, "hf_device_map", {}).values())
     offloaded = not is_on_disk(model) and any(parameter.is_meta for parameter in model.parameters())
     if len(devices) > 1 or offloaded:
@@ -128,22 +121,14 @@ def is_written_over(module: nn.Module) -> bool:
 
 
 def check_count(name: str, given: Any, least: int = 1) -> int:
-    """A count as Python has it, which torch takes; numpy's are counts too.
-
-    Raises:
-        InputError: names the argument, what came and what is taken.
-    """
+    """A count as Python has it, which torch takes; numpy's are counts too."""
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
         raise InputError(f"{name}={given!r}: give a whole number, {least} or more")
     return int(given)
 
 
 def check_number(name: str, given: Any, example: str) -> None:
-    """Refuse what is no finite number.
-
-    Raises:
-        InputError: names the argument, what came and what is taken.
-    """
+    """Refuse what is no finite number."""
     if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not np.isfinite(given):
         raise InputError(f"{name}={given!r}: give a finite number, as {example}")
 
@@ -195,9 +180,6 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
     Args:
         model: the model.
         inputs: keyword → tensor, the first axis of each the sequences.
-
-    Raises:
-        InputError: inputs, ids or sequences that the model cannot read.
     """
     for name, tensor in inputs.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
@@ -228,9 +210,6 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
     Args:
         model: the model.
         ids: token ids, shape (n_sequences, seq_len).
-
-    Raises:
-        InputError: sequences longer than it reads, or ids that it does not know.
     """
     seq_len = ids.shape[1]
     longest = longest_sequence(model)

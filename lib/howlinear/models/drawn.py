@@ -73,11 +73,7 @@ class Draws:
 
     @torch.no_grad()
     def _draw(self, name: str, shape: Sequence[int], first: int = 0) -> Tensor:
-        """A weight, or the rows of it from one on, of a shape, on the CPU in float32.
-
-        Raises:
-            InputError: no rule draws it.
-        """
+        """A weight, or the rows of it from one on, of a shape, on the CPU in float32."""
         name = self._tied.get(name, name)
         path, _, leaf = name.rpartition(".")
         owner = self.twin.get_submodule(path)

@@ -151,11 +151,7 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
 
 
 def _check_apart(all_sites: list[Site]) -> None:
-    """Refuse one module in several places: what passes through it cannot be told apart.
-
-    Raises:
-        InputError: names the blocks.
-    """
+    """Refuse one module in several places: what passes through it cannot be told apart."""
     block_of: dict[nn.Module, int] = {}
     for site in all_sites:
         for module in {site.input, site.output}:
@@ -168,11 +164,7 @@ def _check_apart(all_sites: list[Site]) -> None:
 
 
 def _check_reached(model: PreTrainedModel, all_sites: list[Site]) -> None:
-    """Refuse a list of layers of which some, and not others, lie in modules of somebody's own.
-
-    Raises:
-        InputError: names the first module that its path does not lead to any more.
-    """
+    """Refuse a list of layers of which some, and not others, lie in modules of somebody's own."""
     blocks = {site.block for site in all_sites}
     for stack in {site.stack for site in all_sites} - {None}:
         below = all_sites[0].name.partition(f"{stack}.{all_sites[0].block}.")[2]
@@ -218,11 +210,7 @@ _SAY = (
 
 
 def check_kind(site: Any) -> None:
-    """Refuse what is none of `KINDS`.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Refuse what is none of `KINDS`."""
     if not isinstance(site, str) or site not in KINDS:
         raise InputError(f"site {site!r}: give {', '.join(KINDS)}")
 
@@ -249,11 +237,7 @@ def _pattern_beside(model: PreTrainedModel, site: str) -> str:
 
 
 def _stack_of(model: PreTrainedModel) -> str:
-    """The path of the list of layers below the base model: where the FFNs are known to be, or else the only list.
-
-    Raises:
-        Unclear: there is none, or more than one.
-    """
+    """The path of the list of layers below the base model: where the FFNs are known to be, or else the only list."""
     noted = getattr(model.config, "howlinear_sites", None)
     one_stack = not getattr(model.config, "is_encoder_decoder", False)
     pattern = noted or (FAMILIES.get(model.config.model_type) if one_stack else None)

@@ -68,11 +68,7 @@ def one_pass(model: PreTrainedModel) -> Iterator[None]:
 
 
 def check_passed_once(listener: int, site: Site) -> None:
-    """Refuse a site that somebody who listens there has seen in this pass before.
-
-    Raises:
-        InputError: the model comes through it more than once.
-    """
+    """Refuse a site that somebody who listens there has seen in this pass before."""
     passed = _PASSED.get()
     if passed is None:
         return

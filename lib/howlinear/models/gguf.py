@@ -129,11 +129,7 @@ def _is_part(file: Path, number: str, of: str) -> SourceError:
 
 
 def _check_all_weights(file: Path, reader: GGUFReader, model: PreTrainedModel, missing: list[str]) -> None:
-    """Every weight of the file is in the model, and the reverse: `transformers` says nothing of a tensor it leaves out.
-
-    Raises:
-        SourceError: one has more weights than the other.
-    """
+    """Every weight of the file is in the model, and the reverse: `transformers` says nothing of one it leaves out."""
     if missing:
         raise SourceError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]}, …): download it again")
     in_file = sum(math.prod(tensor.shape.tolist()) for tensor in reader.tensors)

@@ -31,11 +31,7 @@ NORM_WHAT_IS_WRITTEN = ("gemma2", "gemma3_text", "olmo2")
 
 
 def parts_of(model: PreTrainedModel) -> dict[str, tuple[str, str]]:
-    """`attention` and `ffn` → what a model's layers call the module, and the norm before it.
-
-    Raises:
-        InputError: they are not known.
-    """
+    """`attention` and `ffn` → what a model's layers call the module, and the norm before it."""
     family = model.config.model_type
     if family not in PARTS:
         raise InputError(f"the parts of {family!r} layers are not known; known are those of {', '.join(PARTS)}")
@@ -43,11 +39,7 @@ def parts_of(model: PreTrainedModel) -> dict[str, tuple[str, str]]:
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The layers of a model, first to last.
-
-    Raises:
-        InputError: the parts of its layers are not known.
-    """
+    """The layers of a model, first to last."""
     parts_of(model)
     return model.get_submodule(stack_of(model))
 

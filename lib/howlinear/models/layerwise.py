@@ -204,11 +204,7 @@ class Layerwise:
         self._besides.append(known)
 
     def _check_turn(self, number: int, args: tuple, named: dict, handed_on: list[Tensor]) -> None:
-        """Refuse a layer that does not get what the one before returned, and nothing else that layers compute.
-
-        Raises:
-            InseparableError: says why.
-        """
+        """Refuse a layer that does not get what the one before returned, and nothing else that layers compute."""
         if number != len(handed_on):
             raise InseparableError(f"layer {number} does not run once and in its turn")
         if not args or not isinstance(args[0], Tensor):

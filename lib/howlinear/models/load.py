@@ -174,11 +174,7 @@ def _no_revision(source: str, revision: str) -> InputError:
 
 
 def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype:
-    """The precision of weights that is asked for, float32 by default.
-
-    Raises:
-        InputError: another than are known.
-    """
+    """The precision of weights that is asked for, float32 by default."""
     name = str(dtype or "float32").removeprefix("torch.")
     if name not in _DTYPES:
         raise InputError(f"weights in {name!r}: use {', '.join(_DTYPES)}")
@@ -364,11 +360,7 @@ def is_causal(model: PreTrainedModel) -> bool:
 
 
 def check_causal(model: PreTrainedModel) -> None:
-    """Refuse to ask a model for a perplexity that it does not have.
-
-    Raises:
-        InputError: it predicts no next token.
-    """
+    """Refuse to ask a model for a perplexity that it does not have."""
     if not is_causal(model):
         raise InputError(f"{type(model).__name__} predicts no next token, so it has no perplexity to measure")
 
@@ -470,11 +462,7 @@ def _plain(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def check_told(model: PreTrainedModel, plain: PreTrainedModel | None = None) -> None:
-    """Refuse a model that a person changed beside its weights and its config; `plain` is what these make.
-
-    Raises:
-        InputError: says what is changed.
-    """
+    """Refuse a model that a person changed beside its weights and its config; `plain` is what these make."""
     untold = _untold(model, _plain(model) if plain is None else plain)
     if untold is not None:
         raise InputError(

@@ -25,9 +25,6 @@ def seal(folder: Path, pattern: str = "*.safetensors") -> None:
     Args:
         folder: of a model.
         pattern: which of its files; the weights alone by default, so that a card can be edited.
-
-    Raises:
-        SourceError: it cannot be written.
     """
     lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob(pattern))]
     with atomic.written_aside(folder / SEAL) as aside:

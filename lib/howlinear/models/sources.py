@@ -125,11 +125,7 @@ def _checked_folder(folder: Path) -> str:
 
 
 def _body_of(folder: Path) -> Path:
-    """Of a sentence-transformers folder, whose `modules.json` lists parts, where the transformer lies; else itself.
-
-    Raises:
-        SourceError: `modules.json` cannot be read.
-    """
+    """Of a sentence-transformers folder, whose `modules.json` lists parts, where the transformer lies; else itself."""
     listed = folder / "modules.json"
     if (folder / "config.json").is_file() or not listed.is_file():
         return folder

@@ -192,11 +192,7 @@ def load_corpus(
 
 
 def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
-    """What to call strings, or a table or rows with a column of them; and the strings.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """What to call strings, or a table or rows with a column of them; and the strings."""
     if hasattr(given, "columns") or isinstance(getattr(given, "column_names", None), list):
         texts = plain.column_of(given, column, "the data set")
         return f"a data set of {len(texts):,} rows", texts
@@ -216,11 +212,7 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
 
 
 def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str]:
-    """Documents of somebody's texts, and what to say of how they were cut.
-
-    Raises:
-        InputError: texts that are all blank.
-    """
+    """Documents of somebody's texts, and what to say of how they were cut."""
     plain.check_not_blank(texts, name)
     counts = {}
     for tried in plain.WAYS if way == "auto" else [way]:

@@ -95,11 +95,7 @@ IDS_AND_MASKS = (
 
 
 def _examples_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The sequences of columns, each by keyword.
-
-    Raises:
-        InputError: one has another number of them.
-    """
+    """The sequences of columns, each by keyword."""
     counts = {name: len(column) for name, column in columns.items() if name != "labels"}
     if len(set(counts.values())) > 1:
         raise InputError(f"columns of other lengths: {', '.join(f'{name} {count}' for name, count in counts.items())}")
@@ -133,11 +129,7 @@ def _is_column(brought: Any) -> bool:
 
 
 def _no_paths(items: list[Any]) -> list[Any]:
-    """The items, unless all of them say where texts lie, and are none.
-
-    Raises:
-        InputError: they do.
-    """
+    """The items, unless all of them say where texts lie, and are none."""
     if items and all(isinstance(item, str | Path) and os.path.isfile(item) for item in items):
         raise InputError(f"{len(items)} paths of files, as {str(items[0])!r}: give their folder, or their texts")
     return items
@@ -181,11 +173,7 @@ def _cells(item: Any, column: str | None) -> list[str] | None:
 
 
 def _examples(data: Any, order: Iterable[int] | None = None) -> list[Any]:
-    """What a data set of torch, or of a loader, holds, in its own order or another; of a tuple each part an array.
-
-    Raises:
-        InputError: it is neither iterable nor of a length.
-    """
+    """What a data set of torch, or of a loader, holds, in its own order or another; of a tuple each part an array."""
     if isinstance(data, IterableDataset):
         items = list(data)
     elif hasattr(data, "__len__"):
@@ -222,11 +210,7 @@ def _are_ids_and_mask(parts: Any, axes: int) -> bool:
 
 
 def _checked(batch: Any) -> Any:
-    """A batch as it is, unless it may be of a tensor a sequence as well as of one a place.
-
-    Raises:
-        InputError: it cannot be told.
-    """
+    """A batch as it is, unless it may be of a tensor a sequence as well as of one a place."""
     if _are_ids_and_mask(batch, axes=1):
         return batch
     for part in batch.values() if isinstance(batch, Mapping) else [batch]:
@@ -273,11 +257,7 @@ def _named(batch: Any) -> dict[str, Any]:
 
 
 def _padded(parts: list[Tensor], name: str) -> Tensor:
-    """Tensors below one another, the second axis of each filled up with 0 to the longest.
-
-    Raises:
-        InputError: they have other shapes than that.
-    """
+    """Tensors below one another, the second axis of each filled up with 0 to the longest."""
     if len({(part.ndim, part.shape[2:]) for part in parts}) > 1:
         raise InputError(f"{name} of shapes {', '.join(sorted({str(tuple(part.shape)) for part in parts}))} in batches")
     if parts[0].ndim < 2 or len({part.shape[1] for part in parts}) == 1:

@@ -83,11 +83,7 @@ PAPERS = ("wikitext", "wikitext_test", "moby_dick", "puzzles")
 
 
 def check_known(name: str) -> None:
-    """Refuse what is no name of a corpus, built in, public or on the Hub, and no path of anything.
-
-    Raises:
-        SourceError: says the names there are.
-    """
+    """Refuse what is no name of a corpus, built in, public or on the Hub, and no path of anything."""
     if name in OFFLINE or name in PAPERS or (name and os.path.exists(name)) or is_hub_id(name):
         return
     if len(name) > LONGEST or "\n" in name:
@@ -155,11 +151,7 @@ def read_as_the_paper(name: str, folder: Path | None = None) -> str:
 
 
 def _in_folder(name: str, folder: Path | None) -> Path | None:
-    """Where one of the paper's texts lies in the folder of texts; None: no folder is named.
-
-    Raises:
-        SourceError: it is not there.
-    """
+    """Where one of the paper's texts lies in the folder of texts; None: no folder is named."""
     if folder is None and os.environ.get(FOLDER):
         folder = Path(os.environ[FOLDER])
     if folder is None:
@@ -217,11 +209,7 @@ def _obstacle(error: OSError) -> str:
 
 
 def _rows_of(name: str) -> list[str]:
-    """The rows of a part of WikiText, from the Hub or its local cache.
-
-    Raises:
-        SourceError: neither the Hub nor a cached copy could be read.
-    """
+    """The rows of a part of WikiText, from the Hub or its local cache."""
     from datasets import load_dataset  # slow to import, and needless for the offline corpora
 
     try:

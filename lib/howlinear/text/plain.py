@@ -81,11 +81,7 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
 
 
 def check_not_blank(texts: Sequence[str], name: str) -> None:
-    """Refuse texts that are all blank.
-
-    Raises:
-        InputError: names what they are of.
-    """
+    """Refuse texts that are all blank."""
     if not any(text.strip() for text in texts):
         raise InputError(f"{name} is empty: a corpus holds text")
 
@@ -150,11 +146,7 @@ def _without_columns(path: Path) -> InputError:
 
 
 def read_table(path: Path) -> Any:
-    """A table as pandas reads it, its cells as they are written.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
+    """A table as pandas reads it, its cells as they are written."""
     import pandas as pd
 
     ending = _ending(path)
@@ -216,11 +208,7 @@ def _quoting(text: str, separator: str) -> int:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a file, unpacked if its name says that it is packed.
-
-    Raises:
-        SourceError: it cannot be read, or not unpacked.
-    """
+    """The content of a file, unpacked if its name says that it is packed."""
     content = read_bytes(path)
     ending = path.suffix.lower()
     try:
@@ -230,11 +218,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _json_rows(text: str, ending: str) -> list[Any] | dict[str, Any]:
-    """The rows, or the columns, of a table in JSON: a row a line, or all of it one list or one object.
-
-    Raises:
-        ValueError: it is no JSON, or no table.
-    """
+    """The rows, or the columns, of a table in JSON: a row a line, or all of it one list or one object."""
     try:
         whole = json.loads(text) if ending == ".json" else None
     except json.JSONDecodeError:
@@ -300,11 +284,7 @@ def filled(cells: list[Any]) -> list[Any]:
 
 
 def check_not_splits(given: Any) -> None:
-    """Refuse several data sets by name: no one of them is taken unasked.
-
-    Raises:
-        InputError: says which there are.
-    """
+    """Refuse several data sets by name: no one of them is taken unasked."""
     if isinstance(given, Mapping) and given and all(hasattr(part, "column_names") for part in given.values()):
         names = [str(name) for name in given]
         raise InputError(
@@ -313,11 +293,7 @@ def check_not_splits(given: Any) -> None:
 
 
 def check_column(names: list[str], column: str | None, source: str) -> str:
-    """The column of a table that is text: the one that was named, or `text`, `content`, or the only one.
-
-    Raises:
-        InputError: there is none by that name, or more than one, or none was named where there are several.
-    """
+    """The column of a table that is text: the one that was named, or `text`, `content`, or the only one."""
     if not names:
         raise InputError(f"{source} is empty: a corpus holds text")
     there = ", ".join(f"{name:.30}" for name in names[:12]) + (", …" if len(names) > 12 else "")
@@ -343,11 +319,7 @@ def listed(given: Iterable[Any]) -> list[Any]:
 
 
 def check_strings(cells: list[Any], source: str, start: int = 0) -> None:
-    """Refuse what is no text; places are counted from `start`.
-
-    Raises:
-        InputError: names the first place that holds something else.
-    """
+    """Refuse what is no text; places are counted from `start`."""
     for place, cell in enumerate(cells, start):
         if not isinstance(cell, str):
             raise InputError(f"{source} holds {type(cell).__name__} at place {place}: give strings")
@@ -362,11 +334,7 @@ def check_strings(cells: list[Any], source: str, start: int = 0) -> None:
 
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
-    """The content of a corpus file, or the first bytes of it.
-
-    Raises:
-        SourceError: there is no such file, or it cannot be read.
-    """
+    """The content of a corpus file, or the first bytes of it."""
     if os.path.exists(path) and not path.is_file():
         raise SourceError(f"cannot read corpus file {path}: it is no regular file; give the path of a text file")
     try:
@@ -488,11 +456,7 @@ WAYS = {
 
 
 def check_way(way: str) -> None:
-    """Refuse what is no way to cut a text into documents.
-
-    Raises:
-        InputError: names those there are.
-    """
+    """Refuse what is no way to cut a text into documents."""
     if way != "auto" and way not in WAYS:
         raise InputError(f"documents={way!r}: use auto, {', '.join(WAYS)}")
 

@@ -79,11 +79,7 @@ def read_questions(questions: Any) -> list[Question]:
 
 
 def _question(row: int, text: Any, choices: Any, answer: Any) -> Question:
-    """The question of a row.
-
-    Raises:
-        InputError: it is none.
-    """
+    """The question of a row."""
     check_strings([text], "the column of questions", row)
     choices, labels = _choices(row, choices)
     if not all(part.strip() for part in (text, *choices)):

@@ -317,11 +317,7 @@ class RowsOnRecord:
 
 
 def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
-    """Refuse a mask that does not fit its ids, or says something else than which places are tokens, or pads before one.
-
-    Raises:
-        InputError: names the mask, or the first sequence.
-    """
+    """Refuse a mask that does not fit its ids, says something else than which places are tokens, or pads before one."""
     if given.ndim != 2 or (ids is not None and given.shape != ids.shape):
         shapes = f"{tuple(given.shape)}" + ("" if ids is None else f" for ids of shape {tuple(ids.shape)}")
         raise InputError(f"{name} of shape {shapes}: give (n_sequences, seq_len)")
@@ -384,11 +380,7 @@ def folds_of(rows: Rows, some: Iterable[Tensor]) -> list[tuple[bool, int]]:
 
 
 def check(model: PreTrainedModel, rows: Rows) -> None:
-    """Say what is wrong with rows before a model fails at them.
-
-    Raises:
-        InputError: an empty side, or inputs, ids or sequences that the model cannot read.
-    """
+    """Say what is wrong with rows before a model fails at them."""
     if not len(rows.test) or rows.test.all() or not rows.test.any():
         sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
         raise InputError(f"both sides need sequences, there are {sides}: give more rows")
