@@ -174,11 +174,6 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
 def ceiling_or_nan(train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE) -> Ceiling:
     """The `ceiling` of one block among others: where its outputs are constant, its map and rank, and every R² NaN.
 
-    Args:
-        train: moments per document fold.
-        test: the same of the held-out rows.
-        confidence: as of `ceiling`.
-
     Raises:
         InputError: as `ceiling`, but for constant outputs.
     """
@@ -324,10 +319,6 @@ def condition_of_triangle(triangle: Float[Tensor, "rank rank"]) -> float:
 def decompose(moments: Moments, null: float = NULL) -> Spectrum:
     """Eigenvalues and eigenvectors of the inputs' correlation matrix, without null directions.
 
-    Args:
-        moments: of the rows; their outputs play no part.
-        null: the rule's threshold.
-
     Raises:
         InputError: no input varies, or a row was not finite.
     """
@@ -346,9 +337,6 @@ def decompose(moments: Moments, null: float = NULL) -> Spectrum:
 
 def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
     """What takes centred inputs to mean square 1 and no correlations; null directions are left out, the quietest first.
-
-    Args:
-        moments: of the inputs.
 
     Returns:
         B, shape (d_in, rank): (x − x̄) B has mean square 1 in every column, and no two columns correlate.
@@ -384,12 +372,9 @@ def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, "
 def refits(train: Sequence[Moments], inputs: Spectrum) -> Iterator[tuple[AffineMap, Moments]]:
     """The least-squares maps without each fold in turn, and the moments of the rows that they are fitted to.
 
-    Null directions are those of all rows, and off them a map has minimum norm in inputs scaled as for all rows. Only
-    where some direction is nearly one fold's alone are the others decomposed anew, as by `fit`.
-
-    Args:
-        train: moments per document fold.
-        inputs: of all of them together, by `decompose`.
+    Null directions are those of all rows (`inputs`, by `decompose`), and off them a map has minimum norm in inputs
+    scaled as for all rows. Only where some direction is nearly one fold's alone are the others decomposed anew, as by
+    `fit`.
 
     Raises:
         InputError: as in `fit`.
@@ -418,10 +403,6 @@ def _refitted(moments: Moments, basis: Float[Tensor, "d_in rank"]) -> AffineMap:
 
 def r2(affine: AffineMap, moments: Moments) -> float:
     """Pooled R² of a map on the rows in `moments`.
-
-    Args:
-        affine: the map.
-        moments: of the rows to score.
 
     Raises:
         InputError: the outputs are constant, so there is no variance to explain; or a row was not finite.
@@ -479,11 +460,7 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
 
 
 def outputs_vary(moments: Moments) -> bool:
-    """Whether any output feature varies (`varies`); where none does, as where a bias alone is written, R² is undefined.
-
-    Args:
-        moments: of the rows.
-    """
+    """Whether any output feature varies (`varies`); where none does, as where a bias is all, R² is undefined."""
     return bool(varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps_y).any())
 
 
@@ -491,10 +468,6 @@ def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:
     """Pooled R² of a map about one scalar, the mean of all outputs: what arXiv 2606.19379 calls R²_lin.
 
     Never below `r2`: differences between the features' means count as explained.
-
-    Args:
-        affine: the map.
-        moments: of the rows to score.
 
     Raises:
         InputError: as of `r2`.

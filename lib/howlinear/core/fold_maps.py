@@ -29,10 +29,6 @@ class FoldMaps:
 def fit_folds(train: Sequence[Moments], refit: bool = True) -> FoldMaps:
     """Fit the map of all train folds and, with `refit`, those without each in turn.
 
-    Args:
-        train: moments per document fold.
-        refit: whether to fit without each fold too.
-
     Raises:
         InputError: as in `ceilings.fit`.
     """
@@ -77,12 +73,7 @@ class Scores:
 
 
 def score_folds(maps: FoldMaps, test: Sequence[Moments]) -> Scores:
-    """R² of maps on held-out rows.
-
-    Args:
-        maps: of one block, with their refits.
-        test: moments per document fold of the held-out rows.
-    """
+    """R² of maps on held-out rows."""
     held_out = sum(test)
     return Scores(
         whole=r2(maps.whole, held_out),
@@ -97,9 +88,6 @@ def fold_spread(folds: Sequence[Moments]) -> float:
     The paper (arXiv 2606.19379, section 5.7) gives one over five folds of consecutive text. Ours are the document folds
     that moments are kept by: whole documents too, eight of them and dealt at random, so each is smaller and scatters a
     little more by its size, and a little less by its topic.
-
-    Args:
-        folds: moments per document fold, two or more.
 
     Raises:
         InputError: as in `ceilings.fit`.

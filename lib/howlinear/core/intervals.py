@@ -130,11 +130,7 @@ class Estimate:
         return (self.high - self.low) / 2
 
     def columns(self, name: str) -> dict[str, float]:
-        """The value and its interval as cells of a table: `name`, `name_low` and `name_high`.
-
-        Args:
-            name: of the quantity.
-        """
+        """The value and its interval as cells of a table: `name`, `name_low` and `name_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def excludes(self, number: float) -> bool:

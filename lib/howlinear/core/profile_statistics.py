@@ -1,8 +1,8 @@
 """What one says of a profile, R²_lin over depth: how far it spreads, how it turns, and whether few rows decide it.
 
 Most are of differences between blocks, r_j − r_i. With intervals such a difference is at least low_j − high_i and at
-most high_j − low_i. So each statistic takes a profile, whose blocks are j, and optionally the one that its blocks i are
-of, `above`; `with_interval` puts both ends together.
+most high_j − low_i. So each statistic takes a profile, whose blocks are j, and the one that its blocks i are of,
+`above`, by default the same; `with_interval` puts both ends together. Of a single block a difference is NaN.
 """
 
 from __future__ import annotations
@@ -19,28 +19,19 @@ FEW_ROWS_DECIDE = 0.1
 wider than the intervals of most blocks at 20,000 rows; notebook 12 gives both numbers of every block."""
 
 Profile = Float[np.ndarray, " blocks"]
+"""R²_lin over depth, or one end of its intervals."""
 Statistic = Callable[..., float]
 
 
 def spread(r2: Profile, above: Profile | None = None) -> float:
-    """Highest block less lowest, max over i ≠ j of r_j − r_i; NaN of a single block.
-
-    Args:
-        r2: R²_lin over depth, shape (blocks,).
-        above: what it is compared with; `r2` by default.
-    """
+    """Highest block less lowest, max over i ≠ j of r_j − r_i."""
     difference = _differences(r2, above)
     off_diagonal = ~np.eye(len(difference), dtype=bool)
     return _largest(difference[off_diagonal])
 
 
 def largest_step(r2: Profile, above: Profile | None = None) -> float:
-    """Largest step, up or down, between neighbours, max over |i − j| = 1 of r_j − r_i; NaN of a single block.
-
-    Args:
-        r2: R²_lin over depth, shape (blocks,).
-        above: what it is compared with; `r2` by default.
-    """
+    """Largest step, up or down, between neighbours, max over |i − j| = 1 of r_j − r_i."""
     difference = _differences(r2, above)
     up = difference.diagonal(1)
     down = difference.diagonal(-1)
@@ -48,15 +39,7 @@ def largest_step(r2: Profile, above: Profile | None = None) -> float:
 
 
 def smaller_turn(r2: Profile, above: Profile | None = None) -> float:
-    """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile.
-
-    Args:
-        r2: R²_lin over depth, shape (blocks,).
-        above: what it is compared with; `r2` by default.
-
-    Returns:
-        The number; NaN of a single block.
-    """
+    """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile."""
     difference = _differences(r2, above)
     earlier, later = np.triu_indices(len(difference), k=1)
     # rise: max over i < j of r_j − r_i; fall: max over i < j of r_i − r_j
@@ -66,15 +49,7 @@ def smaller_turn(r2: Profile, above: Profile | None = None) -> float:
 
 
 def later_less_earlier(r2: Profile, above: Profile | None = None) -> float:
-    """Mean of the later half of the blocks less mean of the earlier; a middle block counts with the later.
-
-    Args:
-        r2: R²_lin over depth, shape (blocks,).
-        above: what it is compared with; `r2` by default.
-
-    Returns:
-        The number; NaN of a single block.
-    """
+    """Mean of the later half of the blocks less mean of the earlier; a middle block counts with the later."""
     middle = len(r2) // 2
     if middle == 0:
         return float("nan")
@@ -83,24 +58,12 @@ def later_less_earlier(r2: Profile, above: Profile | None = None) -> float:
 
 
 def lowest(r2: Profile, above: Profile | None = None) -> float:
-    """R²_lin of the least linear block.
-
-    Args:
-        r2: R²_lin over depth, shape (blocks,).
-        above: plays no part: nothing is compared.
-    """
+    """R²_lin of the least linear block; nothing is compared."""
     return float(np.min(r2))
 
 
 def with_interval(statistic: Statistic, value: Profile, low: Profile, high: Profile) -> Estimate:
-    """A statistic of a profile with its interval, from the worst of the blocks' intervals on either side.
-
-    Args:
-        statistic: one of those above.
-        value: R²_lin over depth, shape (blocks,).
-        low: lower ends of its intervals.
-        high: upper ends.
-    """
+    """A statistic of a profile with its interval, from the worst of the blocks' intervals on either side."""
     return Estimate(statistic(value), statistic(low, above=high), statistic(high, above=low))
 
 
@@ -123,12 +86,7 @@ def mean_distance(difference: Profile, half: Profile) -> Estimate:
 def few_rows_decide(
     r2: float | Float[np.ndarray, "*blocks"], r2_ordinary: float | Float[np.ndarray, "*blocks"]
 ) -> bool | Bool[np.ndarray, "*blocks"]:
-    """Whether R²_lin would be another by `FEW_ROWS_DECIDE` or more without the massive rows.
-
-    Args:
-        r2: R²_lin of all rows, of a block or of each.
-        r2_ordinary: of all rows that are not massive.
-    """
+    """Whether R²_lin would be another by `FEW_ROWS_DECIDE` or more without the massive rows; of a block or of each."""
     return abs(r2 - r2_ordinary) >= FEW_ROWS_DECIDE
 
 

@@ -85,13 +85,7 @@ class TokenSums:
         )
 
     def update(self, fold: int, token: Int64[Tensor, " n"], x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]):
-        """Add some rows of a document fold, in place.
-
-        Args:
-            fold: their document fold.
-            token: the token of each, shape (n,), among those that `empty` was given.
-            x: inputs, shape (n, d_in).
-            y: outputs, shape (n, d_out).
+        """Add some rows of a document fold, in place; `empty` was given their tokens.
 
         Raises:
             InputError: a value that is not finite.
@@ -191,12 +185,9 @@ class Split(NamedTuple):
 
 
 def split(affine: AffineMap, held_out: TokenSums, counted: bool = False) -> Split:
-    """Split R² of a map into what it explains between token means and what within.
+    """Split R² of a map into what it explains between token means and what within, on rows that it was not fitted to.
 
-    Args:
-        affine: the map.
-        held_out: rows that it was not fitted to.
-        counted: count every token's own mean, biased as that is, and not pairs of occurrences.
+    With `counted`, every token's own mean counts, biased as that is, and not pairs of occurrences.
 
     Raises:
         InputError: the outputs are constant.
@@ -322,13 +313,9 @@ class TokenSplit:
 def token_split(
     affine: AffineMap, refitted: Iterable[AffineMap], held_out: TokenSums, confidence: float = CONFIDENCE
 ) -> TokenSplit:
-    """Split R²_lin of a block by the token, with intervals over document folds.
+    """Split R²_lin of a block's map by the token, with intervals over document folds.
 
-    Args:
-        affine: the block's map.
-        refitted: the maps without each train fold in turn.
-        held_out: rows that none of them was fitted to.
-        confidence: of the intervals.
+    `refitted` are its maps without each train fold in turn; none of them was fitted to the held-out rows.
 
     Raises:
         InputError: the outputs are constant.

@@ -56,12 +56,7 @@ def unwrapped(model: Any) -> PreTrainedModel:
 
 
 def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
-    """Refuse a model whose weights are not there, unless they are brought from where they rest.
-
-    Args:
-        model: the model.
-        on_disk: whether they may be in files that are read layer by layer.
-    """
+    """Refuse a model whose weights are not there, unless they are brought from where they rest."""
     if is_on_disk(model) and not on_disk:
         raise InputError(
             f"the weights of this {type(model).__name__} stay in their files, and this takes all of them at once: load "
@@ -175,12 +170,7 @@ def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
 
 
 def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
-    """Say what is wrong with a model's inputs before it fails at them.
-
-    Args:
-        model: the model.
-        inputs: keyword → tensor, the first axis of each the sequences.
-    """
+    """Say what is wrong with a model's inputs before it fails at them."""
     for name, tensor in inputs.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise InputError(f"{name} holds NaN or infinity")
@@ -205,12 +195,7 @@ def is_encoder_decoder(model: PreTrainedModel) -> bool:
 
 
 def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"]) -> None:
-    """Make sure that a model has a place and an embedding for every token.
-
-    Args:
-        model: the model.
-        ids: token ids, shape (n_sequences, seq_len).
-    """
+    """Make sure that a model has a place and an embedding for every token."""
     seq_len = ids.shape[1]
     longest = longest_sequence(model)
     if longest is not None and seq_len > longest:

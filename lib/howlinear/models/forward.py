@@ -139,9 +139,6 @@ def uncompiled() -> AbstractContextManager:
 def running(model: PreTrainedModel) -> Iterator[None]:
     """While it lasts, a forward pass that fails is one line; a config that fits the weights may make no sense.
 
-    Args:
-        model: the model that runs.
-
     Raises:
         SourceError: the model was loaded from somewhere, and fails at a single token as well.
         InputError: it fails at what it was given.

@@ -80,12 +80,7 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
 
 
 def with_fewer_units(model: PreTrainedModel, counts: Mapping[int, int]) -> PreTrainedModel:
-    """A model without weights as its config tells it once blocks keep so many hidden units, block → how many.
-
-    Args:
-        model: a model whose weights stay on disk; left as it was.
-        counts: block → how many.
-    """
+    """A model without weights as its config tells it once blocks keep so many hidden units, block → how many."""
     copied = copy_of(model)
     narrow(copied, counts)
     _note(copied, replaced(model.config), units_left(model.config) | counts)
