@@ -99,11 +99,7 @@ class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
 
     Attributes:
-        ids: token ids, shape (n_sequences, seq_len).
-        test: which sequences are held out, shape (n_sequences,).
-        fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
-        corpus: name of the text.
-        note: how they were made of a text, in a sentence.
+        ids: token ids, shape (n_sequences, seq_len); the rest as of `Rows`.
         spans: the first and the last document of the text in each sequence, shape (n_sequences, 2); None of ids that
             came without any.
     """
@@ -197,9 +193,7 @@ class ModelInputs(Rows):
 
     Attributes:
         inputs: keyword → tensor, the first axis of each the sequences; an `attention_mask` tells tokens from padding.
-        test: which sequences are held out, shape (n_sequences,).
-        fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
-        corpus: what to call them.
+            The rest is as of `Rows`.
     """
 
     inputs: Mapping[str, Tensor]
