@@ -151,6 +151,7 @@ BAD = {
     "a sequence of no tokens": lambda ids: [[1, 2], []],
     "ragged lists of words": lambda ids: [["one", "two"], ["three"]],
     "ragged lists and fewer masks": lambda ids: {"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1]]},
+    "ragged lists and a switch": lambda ids: {"input_ids": [[1, 2], [3]], "use_cache": False},
     "padding on the left": lambda ids: {"input_ids": ids, "attention_mask": (torch.arange(LENGTH) > 3).expand_as(ids)},
     "a mask of another shape": lambda ids: {"input_ids": ids, "attention_mask": torch.ones(3, 4)},
     "a mask with NaN": lambda ids: {"input_ids": ids, "attention_mask": torch.full(ids.shape, torch.nan)},
@@ -208,6 +209,7 @@ MORE_IDS = {
 MORE_MASKED = {
     "examples": lambda ids, mask: [{"input_ids": row} for row in unpadded(ids, mask)],
     "lists of different lengths": lambda ids, mask: unpadded(ids, mask),
+    "lists of different lengths, no mask": lambda ids, mask: {"input_ids": unpadded(ids, mask), "attention_mask": None},
     "tensors of different lengths": lambda ids, mask: [*map(torch.tensor, unpadded(ids, mask))],
     "arrays of different lengths": lambda ids, mask: tuple(map(np.array, unpadded(ids, mask))),
     "what a tokenizer returns": lambda ids, mask: BatchEncoding(

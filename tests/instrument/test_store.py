@@ -40,7 +40,7 @@ def test_a_capture_comes_back_as_it_was(captured, tmp_path):
 def test_how_rows_were_made_comes_back_with_them(captured, tmp_path):
     blocks, rows = captured
     path = tmp_path / "c.safetensors"
-    save_capture(path, blocks, replace(rows, note="7 documents of a text"), {})
+    save_capture(path, blocks, replace(rows, left_out=("7 documents of a text",)), {})
     assert load_capture(path).rows.note == "7 documents of a text"
     save_capture(path, blocks, rows, {})
     assert load_capture(path).rows.note == ""

@@ -958,7 +958,7 @@ def main() -> None:
         if error.errno != errno.ENOSPC:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
-        _complain("what was found cannot be printed: no space is left where the output goes")
+        _complain("no space is left where the output or a temporary file goes: make room and run it again")
         sys.exit(FAILED)
     except KeyboardInterrupt:
         _interrupted()

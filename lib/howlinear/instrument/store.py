@@ -135,7 +135,8 @@ def load_capture(path: Path) -> Stored:
             names.setdefault(part, []).append(name)
         tensors = _checked(file, "rows", names.pop("rows"))
         named = {name.removeprefix("rows."): tensor for name, tensor in tensors.items()}
-        rows = TokenRows(**named, corpus=about["corpus"], note=about.get("text", ""))
+        left_out = (about["text"],) if "text" in about else ()
+        rows = TokenRows(**named, corpus=about["corpus"], left_out=left_out)
         makers = {int(block): partial(_read_block, path, block, of_block) for block, of_block in names.items()}
     return Stored(LazyBlocks(makers), rows, about)
 

@@ -80,7 +80,7 @@ class Corpus:
             check_count(argument, given)
         drawn = _over_files(self._measured(self._shuffled(seed)), seed)
         packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
-        return replace(packed, note="; ".join(note for note in (packed.note, self.note) if note))
+        return replace(packed, left_out=(*packed.left_out, self.note)) if self.note else packed
 
     def contiguous(self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0) -> TokenRows:
         """Take about `rows` tokens of the text in its own order and hold out its tail; see `pack.pack_contiguous`.

@@ -96,7 +96,11 @@ IDS_AND_MASKS = (
 
 def _examples_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The sequences of columns, each by keyword."""
-    counts = {name: len(column) for name, column in columns.items() if name != "labels"}
+    columns = {name: column for name, column in columns.items() if name != "labels" and column is not None}
+    counts = {
+        name: len(column) if isinstance(column, list | tuple) or getattr(column, "ndim", 0) > 0 else None
+        for name, column in columns.items()
+    }
     if len(set(counts.values())) > 1:
         raise InputError(f"columns of other lengths: {', '.join(f'{name} {count}' for name, count in counts.items())}")
     return [{name: columns[name][place] for name in counts} for place in range(next(iter(counts.values())))]

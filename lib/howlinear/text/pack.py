@@ -103,7 +103,7 @@ def pack(
         test=torch.arange(len(ids)) >= len(train_ids),
         fold=torch.cat([train_fold, test_fold]),
         corpus=corpus,
-        note="; ".join(notes),
+        left_out=tuple(notes),
         spans=torch.cat([train_spans, test_spans + train.used]),
     )
 

@@ -100,6 +100,7 @@ class TokenRows(Rows):
 
     Attributes:
         ids: token ids, shape (n_sequences, seq_len); the rest as of `Rows`.
+        left_out: how the rows were made of a text and what is not in them, a clause each.
         spans: the first and the last document of the text in each sequence, shape (n_sequences, 2); None of ids that
             came without any.
     """
@@ -108,7 +109,7 @@ class TokenRows(Rows):
     test: Bool[Tensor, " n_sequences"]
     fold: Int64[Tensor, " n_sequences"]
     corpus: str = "token ids"
-    note: str = ""
+    left_out: tuple[str, ...] = ()
     spans: Int64[Tensor, "n_sequences 2"] | None = None
 
     @property
@@ -119,9 +120,14 @@ class TokenRows(Rows):
         return len({document for first, last in self.spans.tolist() for document in range(first, last + 1)})
 
     @property
+    def note(self) -> str:
+        """How they were made of a text, in a sentence; empty where there is nothing to say."""
+        return "; ".join(self.left_out)
+
+    @property
     def reading(self) -> Reading:
         """What they were read from."""
-        return Reading(self.documents, tuple(filter(None, self.note.split("; "))))
+        return Reading(self.documents, self.left_out)
 
     @property
     def held_out(self) -> TokenRows:
