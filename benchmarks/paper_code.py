@@ -30,7 +30,7 @@ from howlinear.ideas.bilinear.recipe import Products, papers_gain
 from howlinear.instrument.paper_protocol import paper_activations, paper_blocks
 from howlinear.instrument.perplexity import held_out
 from howlinear.instrument.selection import spaced
-from howlinear.instrument.swap_costs import swap_losses
+from howlinear.instrument.swap_costs import each_alone, swap_losses
 from howlinear.models.load import load_model, tokenizer_of
 from howlinear.text.corpus import load_corpus
 from howlinear.text.paper_rows import LONG_TOKEN, SURVEY, paper_rows
@@ -74,7 +74,7 @@ def started_alike(seed, d, gains):
 
 def costs(model, ids, maps):
     """What perplexity rises by with each map in its block's place."""
-    before, after = swap_losses(model, maps, held_out(ids))
+    before, after = swap_losses(model, each_alone(maps), held_out(ids))
     return {block: float(losses.mean().exp() - before.mean().exp()) for block, losses in after.items()}
 
 

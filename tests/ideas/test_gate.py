@@ -17,7 +17,7 @@ from howlinear.ideas.gate.fit import FEWEST, GATE, ORACLE, RANDOM, fit_gate
 from howlinear.ideas.gate.gated import Gated, RandomRank, affine_score, log_error, true_error
 from howlinear.ideas.gate.rows import BlockRows, block_rows, split_in_three
 from howlinear.instrument.perplexity import change, losses
-from howlinear.instrument.swap_costs import named_swap_losses
+from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
 from howlinear.models.swap import swap
@@ -338,7 +338,7 @@ def test_the_limit_is_kept_on_the_text_that_chooses(trained, measured):
     model, three = trained
     _, _, modules, _ = measured
     swaps = {name: (name[0], module) for name, module in modules.items() if name[1] in (GATE, ORACLE, RANDOM)}
-    before, after = named_swap_losses(model, swaps, three.choosing)
+    before, after = swap_losses(model, swaps, three.choosing)
     for name, changed in after.items():
         # interpolated in a bracket of a sixteenth, where the curve bends up; of a few dozen random tokens, it wavers
         least, most = (0.1, 1.5) if name[1] == RANDOM else (0.3, 1.2)

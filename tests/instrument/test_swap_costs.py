@@ -7,7 +7,7 @@ from helpers.families import WIDTH as NARROW
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, held_out, losses
-from howlinear.instrument.swap_costs import swap_costs, swap_losses
+from howlinear.instrument.swap_costs import each_alone, swap_costs, swap_losses
 from howlinear.models.ffn_sites import KINDS
 from howlinear.models.layers import stack_of
 from howlinear.models.layerwise import InseparableError, Layerwise
@@ -54,7 +54,7 @@ def test_a_layer_that_writes_into_its_input_changes_no_other_swap(gpt2, ids):
 
 def test_a_block_that_is_not_there_is_refused(gpt2, ids):
     with pytest.raises(InputError, match="no block"):
-        swap_losses(gpt2, {BLOCKS: torch.negative}, held_out(ids))
+        swap_losses(gpt2, {"first": (BLOCKS, torch.negative)}, held_out(ids))
 
 
 # --- layers that cannot be called one by one
@@ -81,7 +81,7 @@ def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name, kind)
     drawn = torch.randn(DEPTH, NARROW + 1, NARROW, generator=generator, dtype=torch.float64)
     maps = {block: AffineMap(rows[1:], rows[0]) for block, rows in enumerate(drawn)}
     base = losses(model, ids, 3)
-    whole, swapped = swap_losses(model, maps, held_out(ids), 3, site=kind)
+    whole, swapped = swap_losses(model, each_alone(maps), held_out(ids), 3, site=kind)
     assert torch.equal(whole, base)
     for block, found in swapped.items():
         with swap(model, {block: maps[block]}, kind):
@@ -97,7 +97,7 @@ def test_of_every_family_nothing_before_a_swapped_layer_is_computed_for_the_swap
 
     def runs(*blocks):
         maps = dict.fromkeys(blocks, torch.zeros_like)
-        ran = calls(model, lambda: swap_losses(model, maps, held_out(ids)))
+        ran = calls(model, lambda: swap_losses(model, each_alone(maps), held_out(ids)))
         return [count for part, count in ran.items() if part in first]
 
     assert runs(DEPTH - 1) == runs()

@@ -21,7 +21,7 @@ from howlinear.core.moments import Moments
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import held_out
-from howlinear.instrument.swap_costs import swap_losses
+from howlinear.instrument.swap_costs import each_alone, swap_losses
 from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import running, trunk
@@ -80,7 +80,7 @@ def paper_blocks(
     measured = pd.DataFrame(table, columns=["block", *COLUMNS]).astype(COLUMNS)
     if scored is None:
         return measured
-    before, after = swap_losses(model, maps, held_out(scored))
+    before, after = swap_losses(model, each_alone(maps), held_out(scored))
     perplexity = float(before.mean().exp())
     return measured.assign(
         perplexity=perplexity, dppl=[float(after[block].mean().exp()) - perplexity for block in measured["block"]]

@@ -8,7 +8,8 @@ stream, last norm and head are as ever, and the result is the same to the last b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -78,7 +79,7 @@ def swap_costs(
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = swap_rows(text, model)
-    before, after = swap_losses(model, maps, scored, batch_size, progress, site, layerwise)
+    before, after = swap_losses(model, each_alone(maps), scored, batch_size, progress, site, layerwise)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
@@ -97,18 +98,18 @@ def swap_rows(text: Any, model: PreTrainedModel) -> Rows:
 
 def swap_losses(
     model: PreTrainedModel,
-    maps: Mapping[int, Map],
+    swaps: Mapping[Name, tuple[int, Map]],
     scored: Rows,
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
     site: str = "ffn",
     layerwise: bool = False,
-) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
-    """`losses` of the model as it is, and with each block alone replaced by its map; the same to the bit.
+) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
+    """`losses` of the model as it is, and with each swap alone; the same to the bit.
 
     Args:
         model: the model; left as it was.
-        maps: block → map, as `swap` takes it.
+        swaps: name → the block and its map, as `swap` takes it; a block may have several, see `each_alone`.
         scored: the sequences, of `perplexity.held_out`.
         batch_size: sequences in a pass.
         progress: show a bar.
@@ -118,34 +119,13 @@ def swap_losses(
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
-    if maps:
-        sites(unwrapped(model), list(maps), site)  # refused where it has no such block
-    return _losses(model, each_alone(maps), maps, scored, batch_size, progress, site, layerwise)
-
-
-def named_swap_losses(
-    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Map]], scored: Rows
-) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
-    """`swap_losses` of swaps by any name, each of its block and map: a block may have several."""
-    return _losses(model, by_name(swaps), swaps, scored)
-
-
-def _losses(
-    model: PreTrainedModel,
-    swaps_of: Callable[[int], Mapping[Name, Map]],
-    names: Iterable[Name],
-    scored: Rows,
-    batch_size: int = LOSS_BATCH,
-    progress: bool = False,
-    site: str = "ffn",
-    layerwise: bool = False,
-) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
-    """The mean loss of every sequence by the model as it is, and with the swap of each name alone."""
     model = unwrapped(model)
     check_causal(model)
     check_ids(model, scored.ids)
+    if swaps:
+        sites(model, [block for block, _ in swaps.values()], site)  # refused where it has no such block
     targets = targets_of(scored)
-    parts: dict[Name | None, list[Tensor]] = {None: [], **{name: [] for name in names}}
+    parts: dict[Name | None, list[Tensor]] = {None: [], **{name: [] for name in swaps}}
 
     def inputs_of(places: Int64[Tensor, " batch"]) -> Inputs:
         return batch_of(model, scored, places)
@@ -154,27 +134,18 @@ def _losses(
         parts[name].append(mean_losses(predictions, targets[places]))
 
     batches = own_share(torch.arange(len(targets)).split(batch_size))
-    predict_swapped(model, swaps_of, batches, keep, inputs_of, site, progress, layerwise)
-    losses = {name: _of_all_processes(of_name) for name, of_name in parts.items()}
+    predict_swapped(model, by_block(swaps), batches, keep, inputs_of, site, progress, layerwise)
+    losses = {name: finite_losses([*chain.from_iterable(gather(of_name))]) for name, of_name in parts.items()}
     return losses.pop(None), losses
 
 
-def _of_all_processes(parts: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
-    """The losses of all batches, from those of the share that each process has run.
-
-    Raises:
-        InputError: one is not finite; names the sequence.
-    """
-    return finite_losses([part for of_process in gather(parts) for part in of_process])
+def each_alone(maps: Mapping[int, Map]) -> dict[int, tuple[int, Map]]:
+    """The swaps of one map a block, each by its block's name."""
+    return {block: (block, replacement) for block, replacement in maps.items()}
 
 
-def each_alone(maps: Mapping[int, Map]) -> Callable[[int], dict[int, Map]]:
-    """The swaps of one map a block, as `predict_swapped` asks for them: each goes by its block."""
-    return lambda block: {block: maps[block]} if block in maps else {}
-
-
-def by_name(swaps: Mapping[Name, tuple[int, Map]]) -> Callable[[int], dict[Name, Map]]:
-    """The same of swaps by any name, each of its block and map: a block may have several."""
+def by_block(swaps: Mapping[Name, tuple[int, Map]]) -> Callable[[int], dict[Name, Map]]:
+    """Swaps by any name as `predict_swapped` asks for them, block by block."""
     return lambda block: {name: replacement for name, (at, replacement) in swaps.items() if at == block}
 
 

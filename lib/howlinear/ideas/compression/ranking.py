@@ -52,19 +52,22 @@ def block_costs(
     """
     means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
     scored = held_out(text)
-    base, swapped = swap_losses(model, maps, scored)
-    _, ablated = swap_losses(model, means, scored)
+    swaps = {
+        (kind, block): (block, of_kind[block]) for kind, of_kind in (("map", maps), ("mean", means)) for block in blocks
+    }
+    base, losses = swap_losses(model, swaps, scored)
     rows = []
     for block, captured in blocks.items():
-        share = recovered(base, swapped[block], ablated[block], scored.fold)
+        swapped, ablated = losses["map", block], losses["mean", block]
+        share = recovered(base, swapped, ablated, scored.fold)
         if share is None:
             share = Estimate(np.nan, np.nan, np.nan)
         row = {
             "block": block,
             "r2": r2(maps[block], sum(captured.test)),
-            "ablation": float((ablated[block] - base).mean()),
+            "ablation": float((ablated - base).mean()),
         }
-        rows.append(row | share.columns("recovered") | cost(base, swapped[block], scored.fold))
+        rows.append(row | share.columns("recovered") | cost(base, swapped, scored.fold))
     return pd.DataFrame(rows).set_index("block")
 
 

@@ -348,7 +348,7 @@ def replace_one(
     batch_size: int = 16,
 ) -> dict[int, float]:
     """What each map costs alone in its block's place on text to fit on, in nats per token."""
-    base, swapped = swap_losses(model, maps, held_out(ids), batch_size)
+    base, swapped = swap_losses(model, each_alone(maps), held_out(ids), batch_size)
     return {block: float((after - base).mean()) for block, after in swapped.items()}
 
 
@@ -367,6 +367,9 @@ def divergences(
     found: dict[int, list[Tensor]] = {block: [] for block in replacements}
     log_p: list[Tensor] = []
 
+    def swaps_of(block: int) -> dict[int, Callable[[Tensor], Tensor]]:
+        return {block: replacements[block]} if block in replacements else {}
+
     def keep(_: Tensor, block: int | None, predictions: Tensor) -> None:
         log_q = _log_probabilities(predictions)
         if block is None:
@@ -374,7 +377,7 @@ def divergences(
         else:
             found[block].append(_divergence(log_p, log_q))
 
-    predict_swapped(model, each_alone(replacements), ids.split(batch_size), keep)
+    predict_swapped(model, swaps_of, ids.split(batch_size), keep)
     means = {}
     for block, of_sequences in found.items():
         means[block] = float(torch.cat(of_sequences).mean())

@@ -19,7 +19,7 @@ from howlinear.files.tables import with_ends
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
 from howlinear.instrument.perplexity import change, held_out
-from howlinear.instrument.swap_costs import named_swap_losses
+from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -158,7 +158,7 @@ def swap_costs(
     for corpus, text in texts.items() if is_causal(model) else ():
         scored = held_out(text)
         swaps = {(of, block): (block, by_block[block].maps[of]) for of in (corpus, main) for block in blocks}
-        before, after = named_swap_losses(model, swaps, scored)
+        before, after = swap_losses(model, swaps, scored)
         for block in blocks:
             own = change(before, after[corpus, block], scored.fold)
             extra = change(after[corpus, block], after[main, block], scored.fold)

@@ -23,7 +23,7 @@ from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
 from howlinear.ideas.gate.search import choose_shares
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import LOSS_BATCH, losses, ratio_of
-from howlinear.instrument.swap_costs import named_swap_losses
+from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import Site, sites, whole, width_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -160,7 +160,7 @@ def cost_table(
     swaps = {}
     for (block, kind), module in modules.items():
         swaps[block, _measured_as(kind, module.share)] = (block, module)
-    before, after = named_swap_losses(model, swaps, judging)
+    before, after = swap_losses(model, swaps, judging)
     width = width_of(model)
     table = []
     for (block, kind), module in modules.items():
@@ -208,7 +208,7 @@ def curve_table(
     for kind, share in product(kinds, shares):
         rank = GATE if kind == FIRST else kind
         swaps[_measured_as(kind, share)] = (block, gate.gated(rank, share, anew=kind != FIRST))
-    before, after = named_swap_losses(model, swaps, text)
+    before, after = swap_losses(model, swaps, text)
     table = []
     for kind, share in product(kinds, shares):
         cost = rise_of(before, after[_measured_as(kind, share)], text)

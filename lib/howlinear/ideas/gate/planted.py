@@ -17,7 +17,7 @@ from howlinear.ideas.gate.gated import RandomRank
 from howlinear.ideas.gate.measure import cost_table, gated_modules
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
 from howlinear.ideas.gate.search import rise
-from howlinear.instrument.swap_costs import named_swap_losses
+from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.swap import swap
 
@@ -91,7 +91,7 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
             held_out = block_rows(model, parts.judging, [block])
             gate = fit_gate(half, rows[block], held_out[block], seed)
             # a tenth of what a line on all tokens costs may be spent
-            before, after = named_swap_losses(model, {"all": (block, gate.gated(GATE, 1.0))}, parts.choosing)
+            before, after = swap_losses(model, {"all": (block, gate.gated(GATE, 1.0))}, parts.choosing)
             limit = max(TENTH * rise(before, after["all"]), LEAST)
             modules = gated_modules(model, {block: gate}, parts.choosing, limit)
             ranked = {name: module for name, module in modules.items() if name[1] in gate.ranks}

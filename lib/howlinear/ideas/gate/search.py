@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.ideas.gate.fit import GATE, BlockGate
-from howlinear.instrument.swap_costs import named_swap_losses
+from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
 HALVINGS = 4
@@ -41,7 +41,7 @@ def choose_shares(
     if not limit > 0:
         raise InputError(f"a rise of at most {limit:.2%}: every change costs something, give more than 0")
     everything = {block: (block, gate.gated(GATE, 1.0)) for block, gate in gates.items()}
-    before, after = named_swap_losses(model, everything, text)
+    before, after = swap_losses(model, everything, text)
     brackets = {}
     for block, losses in after.items():
         of_all = rise(before, losses)
@@ -54,7 +54,7 @@ def choose_shares(
                 swaps[block, kind] = (block, gates[block].gated(kind, bracket.middle))
         if not swaps:
             break
-        before, after = named_swap_losses(model, swaps, text)
+        before, after = swap_losses(model, swaps, text)
         for name, losses in after.items():
             brackets[name].halve(rise(before, losses))
     return {name: bracket.share for name, bracket in brackets.items()}

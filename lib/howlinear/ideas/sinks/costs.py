@@ -23,7 +23,7 @@ from howlinear.files.tables import with_ends
 from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out, token_losses
-from howlinear.instrument.swap_costs import by_name, predict_swapped
+from howlinear.instrument.swap_costs import by_block, predict_swapped
 from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
@@ -119,7 +119,7 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
     def keep(batch: Tensor, at: tuple[int, str] | None, predictions: Tensor) -> None:
         parts[at].append(token_losses(predictions, batch))
 
-    predict_swapped(model, by_name(modules), scored.ids.split(LOSS_BATCH), keep)
+    predict_swapped(model, by_block(modules), scored.ids.split(LOSS_BATCH), keep)
     before = _whole(parts.pop(None))
     table = []
     for (block, kind), losses in parts.items():
