@@ -2,6 +2,7 @@
 
 import gc
 import json
+import pkgutil
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ import howlinear as hl
 from helpers.families import small
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
-from howlinear.ideas.compression import own_units
 from howlinear.ideas.compression.calibration import InFiles
 from howlinear.ideas.compression.units import UnitMoments
+from howlinear.models import disk_copy
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import load_on_disk, untrained
 from howlinear.models.replace import units_left
@@ -120,8 +121,8 @@ def test_what_is_found_of_a_block_comes_back_as_it_was():
 
 def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):
     folders = []
-    opened = own_units.load_on_disk
-    monkeypatch.setattr(own_units, "load_on_disk", lambda name, *_, **__: folders.append(name) or opened(name))
+    opened = disk_copy.load_on_disk
+    monkeypatch.setattr(disk_copy, "load_on_disk", lambda name, *_, **__: folders.append(name) or opened(name))
     found = hl.compress(saved("gpt2", tmp_path), text(tmp_path), 0.9, layerwise=True)
     (folder,) = (type(tmp_path)(name) for name in folders)
     assert any(folder.glob("*.safetensors"))
@@ -130,10 +131,78 @@ def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):
     assert not folder.exists()
 
 
+COMPRESSION = "howlinear.ideas.compression"
+STEPS = {  # of a compression, in their order → what is called once a layer, or once
+    "costs": f"{COMPRESSION}.units.position_weights",
+    "eliminations": f"{COMPRESSION}.allocate.eliminate_units",
+    "prices": f"{COMPRESSION}.allocate.divergences",
+    "anchor": f"{COMPRESSION}.own_units.fit_correction",
+}
+
+
+def counted(step, monkeypatch, end_at=None):
+    """Count how often a step is made; one of them may be where the run ends."""
+    begun = []
+    make = pkgutil.resolve_name(STEPS[step])
+
+    def interrupted(*args, **named):
+        begun.append(step)
+        if len(begun) == end_at:
+            raise KeyboardInterrupt
+        return make(*args, **named)
+
+    monkeypatch.setattr(STEPS[step], interrupted)
+    return begun
+
+
+@pytest.mark.parametrize(
+    ("step", "end_at", "left", "layers"),
+    [  # the losses of the whole model pass both layers, and then the step goes on
+        ("costs", 2, 2, [0, 1, 0]),
+        ("eliminations", 2, 1, [0, 1, 1]),
+        ("prices", 1, 1, [0, 1, 0]),
+        ("anchor", 2, 1, [0, 1, 1]),
+    ],
+)
+def test_an_ended_run_goes_on_where_it_was_and_gives_the_same_copy(step, end_at, left, layers, tmp_path, monkeypatch):
+    folder = saved("llama", tmp_path / "model")
+    given = text(tmp_path / "model")
+    expected = hl.compress(folder, given, 0.9, layerwise=False)
+    with monkeypatch.context() as ended:
+        counted(step, ended, end_at)
+        with pytest.raises(KeyboardInterrupt):
+            hl.compress(folder, given, 0.9, work=tmp_path / "work")
+    made = {each: counted(each, monkeypatch) for each in STEPS}
+    begun = []
+    layer = Layerwise.layer
+    monkeypatch.setattr(Layerwise, "layer", lambda text: begun.append(text.passed) or layer(text))
+    found = hl.compress(folder, given, 0.9, work=tmp_path / "work")
+    assert len(made[step]) == left
+    assert not any(made[each] for each in list(STEPS)[: list(STEPS).index(step)])
+    assert begun[:3] == layers
+    assert_same(found, expected, tmp_path)
+
+
+def test_another_budget_begins_with_the_prices_that_are_there_and_other_work_is_refused(tmp_path, monkeypatch):
+    folder, work = saved("llama", tmp_path / "model"), tmp_path / "work"
+    given = text(tmp_path / "model")
+    hl.compress(folder, given, 0.9, work=work)
+    expected = hl.compress(folder, given, 0.8, layerwise=False)
+    made = counted("eliminations", monkeypatch)
+    assert_same(hl.compress(folder, given, 0.8, work=work), expected, tmp_path)
+    assert not made
+    for other in ({"batch_size": 5}, {"blocks": [0]}, {"multiple": 8}):
+        with pytest.raises(InputError, match="something else"):
+            hl.compress(folder, given, 0.9, work=work, **other)
+    with pytest.raises(InputError, match="something else"):
+        hl.measure(folder, given, work=work)
+
+
 def test_what_cannot_be_had_layer_by_layer_is_refused(tmp_path):
     saved("gpt2", tmp_path)
-    with pytest.raises(InputError, match="layerwise"):
-        hl.compress(small("gpt2"), text(tmp_path), 0.9, layerwise=True)
+    for given in ({"layerwise": True}, {"work": tmp_path / "work"}):
+        with pytest.raises(InputError, match="by name"):
+            hl.compress(small("gpt2"), text(tmp_path), 0.9, **given)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(SourceError, match="cannot load"):
@@ -147,14 +216,11 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    for place in ("loss_gradients", "calibration"):
+    for place in ("models.work", "ideas.compression.calibration", "models.shards"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"howlinear.ideas.compression.{place}.save_file", full)
+            patch.setattr(f"howlinear.{place}.save_file", full)
             with pytest.raises(SourceError, match="No space left"):
                 hl.compress(folder, given, 0.9, layerwise=True)
-    monkeypatch.setattr("howlinear.models.shards.save_file", full)
-    with pytest.raises(SourceError, match="No space left"):
-        hl.compress(folder, given, 0.9, layerwise=True)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +228,8 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
     [
         lambda model, ids: hl.compress_to(model, ids, 1.0),
         lambda model, ids: hl.replace(model, {0: torch.nn.Linear(16, 16)}),
-        lambda model, ids: hl.to_decilm(model),
         lambda model, ids: hl.capture(model, ids),
         lambda model, ids: hl.token_errors(model, ids),
-        lambda model, ids: hl.accuracy(model, [{"question": "a", "choices": ["b", "c"], "answer": 0}]),
     ],
 )
 def test_what_takes_all_weights_at_once_refuses_a_model_that_has_them_in_files(ask, tmp_path):

@@ -9,6 +9,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 import howlinear as hl
 from howlinear.errors import InputError, SourceError
+from howlinear.models.load import load_on_disk
 
 WORDS = ["red", "blue", "a house by the sea", "42", "green leaves", "x"]
 
@@ -74,6 +75,13 @@ def test_batches_of_any_size_give_the_same(model, tokenizer, seen):
         hl.accuracy(model, rows, tokenizer, size)
     expected = np.concatenate([sums_by_hand(model, tokenizer, row) for row in rows])
     np.testing.assert_allclose(np.stack(seen), np.stack([expected] * 3), rtol=1e-4)
+
+
+def test_weights_that_stay_on_disk_give_the_same(model, tokenizer, seen, tmp_path):
+    model.save_pretrained(tmp_path)
+    for each in (model, load_on_disk(tmp_path)):
+        hl.accuracy(each, questions(8), tokenizer, 7)
+    assert np.array_equal(*seen)
 
 
 def test_a_sequence_begins_with_a_bos_where_the_tokenizer_says_so(model, tokenizer, seen):

@@ -224,10 +224,10 @@ def test_work_is_for_models_by_name(tmp_path):
 def test_a_damaged_file_of_the_work_is_told(tmp_path):
     folder = saved("gpt2", tmp_path / "model")
     hl.measure(folder, inputs("gpt2"), work=tmp_path / "work")
-    about = tmp_path / "work" / "measurement.json"
+    about = tmp_path / "work" / "work.json"
     whole = json.loads(about.read_text())
     about.write_text("{")
-    with pytest.raises(SourceError, match=r"measurement\.json"):
+    with pytest.raises(SourceError, match=r"work\.json"):
         hl.measure(folder, inputs("gpt2"), work=tmp_path / "work")
     about.write_text(json.dumps(whole))
     (streams,) = (tmp_path / "work").glob("streams-*.safetensors")

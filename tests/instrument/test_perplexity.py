@@ -15,7 +15,6 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import (
     HeldOutLosses,
-    batch_losses,
     change,
     held_out,
     losses,
@@ -110,11 +109,13 @@ def run_through(model, rows, size=5):
     return run
 
 
+@torch.no_grad()
 def assert_losses_of_its_own(run, model, rows):
     """The very arithmetic of `losses`, batch by batch; and the same perplexity, from batches of another size."""
     assert sorted(torch.cat([sequences for sequences, _ in run.parts]).tolist()) == rows.test.nonzero()[:, 0].tolist()
     for sequences, found in run.parts:
-        expected = batch_losses(model, rows.ids[sequences], rows.ids[sequences])
+        ids = rows.ids[sequences]
+        expected = mean_losses(logits(model, ids), ids)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
     assert run.perplexity() == pytest.approx(perplexity(model, rows), rel=1e-6)
 

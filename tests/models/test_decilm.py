@@ -16,6 +16,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.models.decilm import width
 from howlinear.models.ffn_sites import sites
+from howlinear.models.load import load_on_disk
 from howlinear.models.replace import replace
 from howlinear.models.units import readout, unit_count, with_units
 
@@ -85,6 +86,18 @@ def test_units_and_maps_give_the_same_logits(uneven, ids):
 def test_a_folder_is_taken_by_its_name(uneven, ids, tmp_path):
     found = hl.to_decilm(hl.save(uneven, tmp_path / "small"))
     torch.testing.assert_close(logits(found, ids), logits(uneven, ids), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("modules")
+def test_of_weights_that_stay_on_disk_the_copys_do_too_and_are_the_same(uneven, ids, tmp_path, tokenizer):
+    model = load_on_disk(hl.save(uneven, tmp_path / "small", tokenizer=tokenizer))
+    found = hl.to_decilm(model)
+    assert all(parameter.is_meta for parameter in (*model.parameters(), *found.parameters()))
+    folder = hl.save(found, tmp_path / "deci")
+    expected = hl.to_decilm(uneven).state_dict()
+    loaded = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    assert all(torch.equal(weight, expected[name]) for name, weight in loaded.state_dict().items())
+    assert hl.load_corpus(["one two"], folder).tokenizer.get_vocab() == tokenizer.get_vocab()
 
 
 def test_a_gate_that_stands_open_is_exact_in_every_precision():

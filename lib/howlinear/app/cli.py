@@ -79,6 +79,10 @@ Layerwise = Annotated[
         "where a folder's model does not fit otherwise",
     ),
 ]
+Work = Annotated[
+    Path | None,
+    typer.Option(help="with --layerwise: a folder that keeps what is done, so that an ended run goes on there"),
+]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="sequences in a forward pass; it moves memory and time, and no result")
 ]
@@ -182,10 +186,7 @@ def measure(
     csv: Csv = None,
     force: Force = False,
     layerwise: Layerwise = None,
-    work: Annotated[
-        Path | None,
-        typer.Option(help="with --layerwise: a folder that keeps what is done, so that an ended run goes on there"),
-    ] = None,
+    work: Work = None,
     swap: Swap = False,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="also split R²_lin by the token: between token means, and within tokens")
@@ -227,8 +228,13 @@ def measure(
             raise InputError(f"a model is named twice in {' '.join(models)}: name each once")
         if work is not None and len(models) > 1:
             raise InputError("--work keeps one measurement: name one model, or leave it out")
-        possible = tolerance is None and not (tokens or reading.bits)
-        layerwise = check_layerwise(layerwise, work, device_map, possible)
+        in_memory = {
+            "--tolerance": tolerance is not None,
+            "--tokens": tokens,
+            f"--load-in-{reading.bits}bit": reading.bits,
+        }
+        asked = [option for option, given in in_memory.items() if given]
+        layerwise = check_layerwise(layerwise, work, device_map, asked)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
         options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
         measurements: list[Measurement] = []
@@ -512,6 +518,7 @@ def compress(
         bool, typer.Option("--force", help="replace a compressed model, and files, that are there")
     ] = False,
     layerwise: Layerwise = None,
+    work: Work = None,
 ) -> None:
     """Write a smaller model to a folder; nothing is trained.
 
@@ -531,15 +538,7 @@ def compress(
     reading = Reading(documents, text_column, sites, device, dtype, device_map)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
-    in_memory = {
-        "--max-dppl without --units": not units,
-        "--task": task,
-        "--decilm": decilm,
-        "--device-map": device_map,
-    }
-    asked = [option for option, given in in_memory.items() if given]
-    if layerwise and asked:
-        raise InputError(f"layer by layer there is no {', '.join(asked)}: leave it out, or --layerwise")
+    layerwise = check_layerwise(layerwise, work, device_map, [] if units else ["--max-dppl without --units"])
     if task is not None:
         from howlinear.text.questions import read_questions
 
@@ -551,7 +550,7 @@ def compress(
     from howlinear.models.decilm import MULTIPLE
     from howlinear.models.decilm_export import check_llama
 
-    loaded, text = read_inputs(model, corpus, reading, False if asked else layerwise)
+    loaded, text = read_inputs(model, corpus, reading, layerwise)
     if decilm:
         check_llama(loaded)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
@@ -559,7 +558,8 @@ def compress(
     progress = sys.stderr.isatty()
     if units:
         multiple = MULTIPLE if decilm else 1
-        outcome = hl.compress(loaded, packed, max_parameters, max_dppl, alike, progress, chosen, batch_size, multiple)
+        budget = (max_parameters, max_dppl, alike)
+        outcome = hl.compress(loaded, packed, *budget, progress, chosen, batch_size, multiple, work=work)
     else:
         outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress, blocks=chosen, batch_size=batch_size)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
@@ -814,19 +814,21 @@ def check_placement(reading: Reading, processes: int = 1) -> None:
     check_bits(reading.bits)
 
 
-def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str | None, possible: bool) -> bool | None:
+def check_layerwise(
+    layerwise: bool | None, work: Path | None, device_map: str | None, whole_only: Sequence[str]
+) -> bool | None:
     """Whether a model's weights are to stay in their files; None where that depends on what is free.
 
-    `possible`: all that is asked for can be had layer by layer. Options that exclude each other are refused.
+    `whole_only`: the options that were given and need all weights at once. Options that exclude each other are refused.
     """
     if layerwise is False and work is not None:
-        raise InputError("--work is of a measurement layer by layer: leave --whole out")
+        raise InputError("--work is of what goes layer by layer: leave --whole out")
     asked = layerwise or work is not None
     if asked and device_map is not None:
         raise InputError("--device-map spreads a whole model over devices: leave --layerwise and --work out")
-    if asked and not possible:
-        raise InputError("layer by layer there is no --tolerance and no --tokens: leave them out")
-    if asked or not possible or device_map is not None:
+    if asked and whole_only:
+        raise InputError(f"layer by layer there is no {', '.join(whole_only)}: leave it out, or --layerwise and --work")
+    if asked or whole_only or device_map is not None:
         return asked
     return layerwise
 

@@ -20,10 +20,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import LOSS_BATCH, NO_TARGET, batch_losses
+from howlinear.instrument.perplexity import LOSS_BATCH, NO_TARGET, mean_losses
 from howlinear.models.checks import check_count, check_ids, evaluating, longest_sequence
 from howlinear.models.ffn_sites import device_of
 from howlinear.models.forward import running
+from howlinear.models.layerwise import predictions
 from howlinear.models.load import check_causal, model_of, tokenizer_of
 from howlinear.text.pack import encode, opening_of
 from howlinear.text.questions import Question, read_questions
@@ -103,7 +104,7 @@ def accuracy(
     Source:
         Gao et al., lm-evaluation-harness, output type `multiple_choice`, target delimiter `" "`.
     """
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     check_causal(model)
     batch_size = check_count("batch_size", batch_size)
     asked = read_questions(questions)
@@ -148,6 +149,7 @@ def _continuations(
     return [(torch.tensor(ids), len(context)) for ids in encoded]
 
 
+@torch.inference_mode()
 def log_likelihoods(
     model: PreTrainedModel, continuations: list[tuple[Int64[Tensor, " _"], int]], batch_size: int
 ) -> Float[np.ndarray, " n"]:
@@ -160,16 +162,20 @@ def log_likelihoods(
     """
     found = np.empty(len(continuations))
     order = np.argsort([len(ids) for ids, _ in continuations], kind="stable")  # of one length, so little padding
+    batches = np.split(order, range(batch_size, len(order), batch_size))
     device = device_of(model)
+    inputs = []
+    targets = []
+    for places in batches:
+        texts, starts = zip(*(continuations[place] for place in places), strict=True)
+        ids = pad_sequence(texts, batch_first=True)
+        check_ids(model, ids)
+        position = torch.arange(ids.shape[1])
+        within = position < torch.tensor([[len(text)] for text in texts])
+        scored = within & (position >= torch.tensor([[start] for start in starts]))
+        inputs.append({"input_ids": ids.to(device), "attention_mask": within.long().to(device), "use_cache": False})
+        targets.append(ids.masked_fill(~scored, NO_TARGET))
     with evaluating(model), running(model):
-        for places in np.split(order, range(batch_size, len(order), batch_size)):
-            texts, starts = zip(*(continuations[place] for place in places), strict=True)
-            ids = pad_sequence(texts, batch_first=True)
-            check_ids(model, ids)
-            position = torch.arange(ids.shape[1])
-            within = position < torch.tensor([[len(text)] for text in texts])
-            scored = within & (position >= torch.tensor([[start] for start in starts]))
-            inputs = {"input_ids": ids.to(device), "attention_mask": within.long().to(device), "use_cache": False}
-            means = batch_losses(model, inputs, ids.masked_fill(~scored, NO_TARGET))
-            found[places] = -(means * scored.sum(1)).numpy()
+        for places, predicted, wanted in zip(batches, predictions(model, inputs), targets, strict=True):
+            found[places] = -(mean_losses(predicted, wanted) * (wanted != NO_TARGET).sum(1)).numpy()
     return found

@@ -7,11 +7,10 @@ layer is what passes it in an ordinary forward pass, in the same batches, so the
 
 from __future__ import annotations
 
-import json
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +18,12 @@ from typing import Any
 
 import psutil
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, PreTrainedModel
 
 from howlinear.core.moments import Folds, Moments
-from howlinear.errors import InputError, SourceError
-from howlinear.files import atomic
+from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
 from howlinear.instrument.distributed import current_group, gather, join_captures, own_share
 from howlinear.instrument.perplexity import HeldOutLosses
@@ -41,6 +37,7 @@ from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk
 from howlinear.models.shards import fills_memory, is_on_disk
 from howlinear.models.sources import loading, unchecked
+from howlinear.models.work import StreamFiles, open_work, reading_work
 from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check, folds_of
 
 LOGITS = 2**27
@@ -304,45 +301,32 @@ class Work:
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder} here: name one that all machines share, as work")
         self.own.mkdir(exist_ok=True)
+        self.streams = StreamFiles(self.own)
 
     def resume(self, text: Layerwise) -> None:
         """Put the streams behind the last layer that is done, in all processes."""
-        kept = {int(file.stem.partition("-")[2]) for file in self._streams()}
-        passed = max(set.intersection(*gather(kept)), default=None)
+        passed = max(set.intersection(*gather(self.streams.passed())), default=None)
         if passed is None:
             return
-        file = self._file(passed)
-        with _reading(file):
-            streams = load_file(file)
-            text.streams = [streams[str(place)].to(stream.device) for place, stream in enumerate(text.streams)]
-        text.passed = passed
+        text.resume(passed, self.streams)
 
     def keep(self, text: Layerwise, answer: Profile) -> None:
         """Write the answer of the layer that the streams have just passed, if it has a block, and the streams."""
         for block in answer:
             save_profile(answer, self.folder / f"block-{block}.safetensors", force=True)
         if self.keeps_streams:
-            streams = {str(place): stream.contiguous() for place, stream in enumerate(text.streams)}
-            with atomic.written_aside(self._file(text.passed)) as aside:
-                save_file(streams, aside)
+            self.streams.save(text.passed, text.streams)
         if self.in_step:
             gather(None)  # nobody needs what goes now
-        for file in (*self.own.glob("moments-*.safetensors"), *self._streams()):
-            if file != self._file(text.passed):
-                file.unlink(missing_ok=True)
-
-    def _file(self, passed: int) -> Path:
-        return self.own / f"streams-{passed}.safetensors"
-
-    def _streams(self) -> list[Path]:
-        """The streams that are there: behind the last layer, and, where that was ended, behind the one before."""
-        return list(self.own.glob("streams-*.safetensors"))
+        for file in self.own.glob("moments-*.safetensors"):
+            file.unlink(missing_ok=True)
+        self.streams.remove_but(text.passed)
 
     def solved(self) -> dict[int, Solved]:
         """Block → its answer, whose maps are read when they are used."""
         solved: dict[int, Solved] = {}
         for file in self.folder.glob("block-*.safetensors"):
-            with _reading(file):
+            with reading_work(file):
                 solved |= load_profile(file).solved
         return dict(sorted(solved.items()))
 
@@ -351,55 +335,19 @@ class Work:
 def _opened_work(
     folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any], tight: bool
 ) -> Iterator[Work]:
-    """A folder to work in, which the first process opens for all.
+    """A folder to work in, which the first process opens for all; unless it is named, it goes afterwards.
 
     Raises:
-        InputError: as of `_opened_folder`; or a process does not see it.
+        InputError: as of `open_work`; or a process does not see it.
     """
     if not current_group().alone:
         about = {**about, "processes": current_group().size}
-    with _opened_folder(folder, model, about) if current_group().first else nullcontext() as opened:
+    opened = None
+    with ExitStack() as stack:
+        if current_group().first and folder is None:
+            # Where a file that is still read cannot be removed, it stays until the system tidies up.
+            temporary = tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True)
+            opened = Path(stack.enter_context(temporary))
+        elif current_group().first:
+            opened = open_work(folder, model, about)
         yield Work(gather(opened)[0], folder is not None, tight)
-
-
-@contextmanager
-def _opened_folder(folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any]) -> Iterator[Path]:
-    """A folder to work in: a named one, which stays, or one that goes afterwards.
-
-    Raises:
-        InputError: a model that is not on disk, of which one cannot tell whether it is the same when the work goes on;
-            or the folder is of another measurement, or of something else.
-    """
-    if folder is None:
-        # Where a file that is still read cannot be removed, it stays until the system tidies up.
-        with tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True) as temporary:
-            yield Path(temporary)
-        return
-    if not is_on_disk(model):
-        raise InputError("a folder of work is for models by name, as in hl.measure('gpt2', …, work='folder')")
-    stats = {file.name: file.stat() for file in model.howlinear_shards.files}
-    files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
-    about = {"model": model.name_or_path, "weights": files, "dtype": str(model.dtype), **about}
-    folder = Path(folder).absolute()
-    note = folder / "measurement.json"
-    if note.is_file():
-        with _reading(note):
-            before = json.loads(note.read_text("utf-8"))
-        differing = [name for name in before | about if before.get(name) != about.get(name)]
-        if differing:
-            raise InputError(f"{folder} holds the work on another measurement ({', '.join(differing)}): name another")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is there and holds no work of howlinear measure --layerwise: name another")
-    else:
-        with atomic.written_aside(note) as aside:
-            aside.write_text(json.dumps(about), encoding="utf-8")
-    yield folder
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    """Whatever is wrong with a file of the work becomes a `SourceError`."""
-    try:
-        yield
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise SourceError(f"cannot read {file}: {error}; remove the folder and begin anew") from error

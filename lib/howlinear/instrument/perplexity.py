@@ -20,10 +20,9 @@ from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
 from howlinear.instrument.brought import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
-from howlinear.models.forward import Inputs, logits, running
-from howlinear.models.layerwise import Layerwise
+from howlinear.models.forward import running
+from howlinear.models.layerwise import predictions
 from howlinear.models.load import check_causal, is_causal, model_of
-from howlinear.models.shards import is_on_disk
 from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, batch_of
 
 NO_TARGET = -100  # what `cross_entropy` does not count
@@ -218,16 +217,10 @@ def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tens
     targets = targets_of(scored)
     with evaluating(model), running(model):
         batches = torch.arange(len(targets)).split(batch_size)
-        if is_on_disk(model):
-            inputs = [batch_of(model, scored, some) for some in batches]
-            text = Layerwise(model, inputs)
-            while text.passed < len(text.layers):
-                text.advance()
-            with text.head() as predict:
-                through = zip(batches, inputs, text.streams, strict=True)
-                parts = [mean_losses(predict(read, stream), targets[some]) for some, read, stream in through]
-            return finite_losses(parts)
-        return finite_losses([batch_losses(model, batch_of(model, scored, some), targets[some]) for some in batches])
+        predicted = predictions(model, (batch_of(model, scored, some) for some in batches))
+        return finite_losses(
+            [mean_losses(found, targets[some]) for found, some in zip(predicted, batches, strict=True)]
+        )
 
 
 def targets_of(rows: Rows) -> Int64[Tensor, "n seq_len"]:
@@ -236,11 +229,6 @@ def targets_of(rows: Rows) -> Int64[Tensor, "n seq_len"]:
 
 
 @torch.inference_mode()
-def batch_losses(model: PreTrainedModel, inputs: Inputs, targets: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
-    """`losses` of one batch, token ids or keywords, finite or not."""
-    return mean_losses(logits(model, inputs), targets)
-
-
 def mean_losses(
     predictions: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
 ) -> Float[Tensor, " n"]:

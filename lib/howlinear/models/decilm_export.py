@@ -7,6 +7,8 @@ units are 32 x W, and read out by 1/32 they give y; a power of two moves no digi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -15,9 +17,11 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.decilm import MULTIPLE, DeciLMConfig, DeciLMForCausalLM, width
-from howlinear.models.ffn_sites import sites
-from howlinear.models.load import check_told, model_of
+from howlinear.models.disk_copy import copy_on_disk
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.load import check_told, model_of, without_weights
 from howlinear.models.replace import replaced
+from howlinear.models.shards import ShardWriter, is_on_disk, read
 from howlinear.models.units import check_plain
 
 _PLAIN = "give a LlamaForCausalLM as transformers makes it"
@@ -53,23 +57,22 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
     Raises:
         InputError: as `check_llama`, `check_told` and `check_plain`, or what the form has no place for.
     """
-    model = model_of(model)
+    model = model_of(model, on_disk=True)
     check_llama(model)
-    check_told(model)
+    on_disk = is_on_disk(model)
+    if not on_disk:
+        check_told(model)
     config = model.config
     maps = replaced(config)
     every = sites(model)
     check_plain(model, [site for site in every if site.block not in maps])
     if len(every) != config.num_hidden_layers:
         raise InputError(f"{len(every)} of {config.num_hidden_layers} layers have a plain feed-forward block: {_PLAIN}")
-    weights = []
     blocks = []
     group = config.num_attention_heads // config.num_key_value_heads
     own = {"no_op": False, "replace_with_linear": False}
     for site in every:
-        of_block = _as_gated(site.output) if site.block in maps else dict(site.output.named_parameters())
-        padded = -(-len(of_block["up_proj.weight"]) // MULTIPLE) * MULTIPLE
-        weights.append(of_block)
+        padded = -(-len(_gated(site, maps)["up_proj.weight"]) // MULTIPLE) * MULTIPLE
         ffn = {"ffn_mult": 1.5 * padded / config.hidden_size, **own}
         blocks.append({"attention": {"n_heads_in_group": group, **own}, "ffn": ffn})
 
@@ -77,21 +80,46 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
     values["intermediate_size"] = max(width(block["ffn"]["ffn_mult"], config.hidden_size) for block in blocks)
     for name in ("architectures", "howlinear", "howlinear_sites", "model_type"):
         values.pop(name, None)
-    copied = DeciLMForCausalLM(DeciLMConfig(**values)).to(model.device, model.dtype)
-
+    form = DeciLMConfig(**values)
+    if on_disk:
+        copied = without_weights(DeciLMForCausalLM, form, model.dtype)
+    else:
+        copied = DeciLMForCausalLM(form).to(model.device, model.dtype)
     outside = {name: value for name, value in model.state_dict().items() if ".mlp." not in name}
-    unread = copied.load_state_dict(outside, strict=False).unexpected_keys
+    unread = sorted(outside.keys() - copied.state_dict().keys())
     if unread:
         raise InputError(f"DeciLM's form has no place for {unread[0]}: {_PLAIN}")
-    for layer, of_block in zip(copied.model.layers, weights, strict=True):
-        for parameter in layer.mlp.parameters():
-            parameter.zero_()
-        for name, value in of_block.items():
-            layer.mlp.get_parameter(name)[tuple(slice(size) for size in value.shape)] = value
     copied.generation_config = model.generation_config
+
+    def write(files: ShardWriter) -> PreTrainedModel:
+        for site in every:
+            module = deepcopy(copied.model.layers[site.block].mlp).to_empty(device=files.shards.device)
+            with read(model, [f"{site.name}.{name}" for name, _ in site.output.named_parameters()]):
+                _fill(module, _gated(site, maps))
+            files.write(f"model.layers.{site.block}", {site.name: module})
+        return copied
+
+    if on_disk:
+        return copy_on_disk(model, write)
+    copied.load_state_dict(outside, strict=False)
+    for site in every:
+        _fill(copied.model.layers[site.block].mlp, _gated(site, maps))
     copied.name_or_path = model.name_or_path  # where the tokenizer lies
     copied.howlinear_revision = getattr(model, "howlinear_revision", "main")
     return copied.eval()
+
+
+def _fill(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put weights into the beginning of larger ones, all else 0."""
+    for parameter in module.parameters():
+        parameter.zero_()
+    for name, value in weights.items():
+        module.get_parameter(name)[tuple(slice(size) for size in value.shape)] = value
+
+
+def _gated(site: Site, maps: Mapping[int, int | None]) -> dict[str, Tensor]:
+    """The weights of a block as gated units have them."""
+    return _as_gated(site.output) if site.block in maps else dict(site.output.named_parameters())
 
 
 def _as_gated(module: nn.Module) -> dict[str, Tensor]:

@@ -38,7 +38,9 @@ _DECODERS = (  # half of a model that translates, as it is when it is used alone
 )
 FAMILIES = {  # model_type: pattern
     **dict.fromkeys(("falcon", "gpt2", "gpt_neo", "gptj"), "h.*.mlp"),
-    **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "mixtral"), "layers.*.mlp"),
+    **dict.fromkeys(
+        ("gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "mixtral", "nemotron-nas"), "layers.*.mlp"
+    ),
     **dict.fromkeys(("olmo2", "phi3", "qwen2", "qwen3", "stablelm", "vit"), "layers.*.mlp"),
     **dict.fromkeys(_BERTS, _BERT),
     **dict.fromkeys(_DECODERS, "decoder.layers.*.fc1,decoder.layers.*.fc2"),

@@ -27,6 +27,7 @@ from howlinear.models.ffn_sites import prefix_of
 from howlinear.models.forward import Inputs, logits, one_pass, trunk
 from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.shards import chunks, fills_memory, is_on_disk, read, read_rows
+from howlinear.models.work import StreamFiles
 
 
 class InseparableError(InputError):
@@ -83,6 +84,12 @@ class Layerwise:
                 begin(place)
                 self.streams[place] = run(place, stream)
         self.passed += 1
+
+    def resume(self, passed: int, files: StreamFiles) -> None:
+        """Put the streams behind so many layers, as they were kept there."""
+        if self.streams:
+            self.streams = files.load(passed, self.streams[0].device)
+        self.passed = passed
 
     @contextmanager
     def layer(self) -> Iterator[Callable[[int, Tensor], Tensor]]:
@@ -213,6 +220,24 @@ class Layerwise:
             raise InseparableError(f"something is computed between layers {number - 1} and {number}")
         if any(other is args[0] for other in (*args[1:], *named.values())):
             raise InseparableError(f"layer {number} gets the stream more than once")
+
+
+def predictions(model: PreTrainedModel, batches: Iterable[Inputs]) -> Iterator[Tensor]:
+    """A model's logits of each batch; of one whose weights stay on disk all batches move through it together.
+
+    Args:
+        model: a model with a head.
+        batches: token ids or keywords, as of `forward.logits`.
+    """
+    if not is_on_disk(model):
+        yield from (logits(model, batch) for batch in batches)
+        return
+    batches = list(batches)
+    text = Layerwise(model, batches)
+    while text.passed < len(text.layers):
+        text.advance()
+    with text.head() as predict:
+        yield from map(predict, batches, text.streams)
 
 
 Besides = tuple[tuple, dict[str, Any]]

@@ -212,7 +212,7 @@ def load_on_disk(
             "layerwise and work out, or save the model unquantised"
         )
     with loading(source, revision), _silent():
-        model = _without_weights(_class_of(config), config, dtype)
+        model = without_weights(_class_of(config), config, dtype)
     shards = Shards(source, revision, device)
     missing, unexpected = shards.locate(model)
     lacks = _lacks(model, missing)
@@ -230,7 +230,7 @@ def load_on_disk(
     return model
 
 
-def _without_weights(kind: type, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def without_weights(kind: type, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """A model of a class, all of whose parameters are on the meta device."""
     from accelerate import init_empty_weights
 
@@ -341,7 +341,7 @@ def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
         kind = _with_smaller_blocks(type(model), model.config)
         if not is_on_disk(model):
             return kind(model.config).eval()
-        fresh = _without_weights(kind, model.config, model.dtype)
+        fresh = without_weights(kind, model.config, model.dtype)
     _take_weights_from(fresh, Draws(fresh, seed, model.howlinear_shards.device))
     return fresh
 

@@ -19,10 +19,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from howlinear.errors import SourceError
+from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.models.sources import loading, reading
 
@@ -120,7 +121,7 @@ class ShardWriter:
     """
 
     def __init__(self, model: PreTrainedModel, folder: Path):
-        """Begin in a folder that is there and empty."""
+        """Begin in a folder that is there, empty or with parts that an ended run has written, in the same order."""
         self.shards: Shards = model.howlinear_shards
         self._folder = folder
         tied = getattr(model, "all_tied_weights_keys", {})
@@ -128,7 +129,7 @@ class ShardWriter:
         self._file_of: dict[str, str] = {}
 
     def write(self, part: str, modules: Mapping[str, nn.Module]) -> None:
-        """Write the weights of a part, by its path in the model, into a file.
+        """Write the weights of a part, by its path in the model, into a file, unless that is there.
 
         Args:
             part: the path.
@@ -136,14 +137,16 @@ class ShardWriter:
         """
         names = [name for name in self._unwritten if name == part or name.startswith(f"{part}.")]
         likes = {name: self._unwritten.pop(name) for name in names}
-        gone = tuple(f"{path}." for path in modules)
-        weights = {name: self.shards.read(name, like) for name, like in likes.items() if not name.startswith(gone)}
-        for path, module in modules.items():
-            weights |= {f"{path}.{name}": tensor.contiguous() for name, tensor in module.state_dict().items()}
-        file = f"model-{len(set(self._file_of.values())) + 1:05}.safetensors"
-        with atomic.written_aside(self._folder / file) as aside:
-            save_file(weights, aside, metadata={"format": "pt"})  # as transformers wants to be told
-        self._file_of |= dict.fromkeys(weights, file)
+        file = self._folder / f"model-{len(set(self._file_of.values())) + 1:05}.safetensors"
+        if not file.is_file():
+            gone = tuple(f"{path}." for path in modules)
+            weights = {name: self.shards.read(name, like) for name, like in likes.items() if not name.startswith(gone)}
+            for path, module in modules.items():
+                weights |= {f"{path}.{name}": tensor.contiguous() for name, tensor in module.state_dict().items()}
+            with atomic.written_aside(file) as aside:
+                save_file(weights, aside, metadata={"format": "pt"})  # as transformers wants to be told
+        with reading(file), safe_open(file, framework="pt") as written:
+            self._file_of |= dict.fromkeys(written.keys(), file.name)
 
     def finish(self, model: PreTrainedModel) -> None:
         """Write all other weights, a file each, the list of what lies in which, and the config of the new model."""
@@ -157,6 +160,9 @@ class ShardWriter:
 def save_config(model: PreTrainedModel, folder: Path) -> None:
     """Write what a model is built from, and what it generates by."""
     model.config.dtype = model.dtype
+    model.config.architectures = [type(model).__name__]
+    if model._auto_class is not None:  # of a class of its own the code goes with it
+        custom_object_save(model, folder, config=model.config)
     model.config.save_pretrained(folder)
     if model.can_generate():
         model.generation_config.save_pretrained(folder)
@@ -190,6 +196,12 @@ def fills_memory(needed: int) -> bool:
 def is_on_disk(model: PreTrainedModel) -> bool:
     """Whether the weights of a model stay in their files."""
     return hasattr(model, "howlinear_shards")
+
+
+def check_all_in_files(model: PreTrainedModel) -> None:
+    """Refuse a model on disk of which somebody has changed a part since."""
+    if not (model.howlinear_shards.files and all(weight.is_meta for weight in model.parameters())):
+        raise InputError("some weights of this model are others than its files hold: load it whole, hl.load_model(…)")
 
 
 @contextmanager

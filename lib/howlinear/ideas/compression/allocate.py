@@ -53,20 +53,22 @@ CELLS = 20_000
 def costs_of(calibration: Calibration) -> Mapping[int, ErrorCost]:
     """Block → what errors at its output cost."""
     some = spread(calibration.ids, COST_TOKENS)
-    costs = calibration.of_blocks(ErrorCost)
-    error_costs(calibration.model, some, calibration.blocks, costs, max(1, calibration.batch_size // 4))
+    costs = calibration.of_blocks(ErrorCost, "costs")
+    if set(costs) != set(calibration.blocks):  # they come by one way back through all layers
+        error_costs(calibration.model, some, calibration.blocks, costs, max(1, calibration.batch_size // 4))
     return costs
 
 
 @once
-def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], Mapping[int, UnitMoments]]:
+def eliminations_of(calibration: Calibration) -> tuple[Mapping[int, Elimination], Mapping[int, UnitMoments]]:
     """Block → in which order its hidden units can go at which price, and block → what the others are read out by."""
     model = calibration.model
     costs = costs_of(calibration)
-    weights = {block: cost.weight for block, cost in costs.items()}
-    moments = calibration.of_blocks(UnitMoments)
-    eliminations = {}
-    of_blocks = unit_grams(model, calibration.ids, weights, max(1, calibration.batch_size // 2))
+    moments = calibration.of_blocks(UnitMoments, "moments")
+    eliminations = calibration.of_blocks(Elimination, "eliminations")
+    weights = {block: cost.weight for block, cost in costs.items() if block not in eliminations}
+    batch_size = max(1, calibration.batch_size // 2)
+    of_blocks = unit_grams(model, calibration.ids, weights, batch_size, calibration.work) if weights else ()
     for site, grams in tqdm(of_blocks, total=len(weights), disable=not calibration.progress, unit="block"):
         block = site.block
         own = readout(model, site)
@@ -80,13 +82,16 @@ def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], M
 
 def calibrate_prices(
     calibration: Calibration, eliminations: Mapping[int, Elimination], moments: Mapping[int, UnitMoments]
-) -> dict[int, Elimination]:
+) -> Mapping[int, Elimination]:
     """Prices multiplied, block by block, so that they are right where a quarter of the units is gone.
 
     The price takes errors as independent of what they cost, token by token. In the last blocks they are not: the tokens
     that are hard to give back are those that count, and the price is too low by a factor of two or three. One swap a
     block measures that (`signals.divergences`).
     """
+    scaled = calibration.of_blocks(Elimination, "prices")
+    if set(scaled) == set(eliminations):
+        return scaled
     counts = {}
     predicted = {}
     for block, found in eliminations.items():
@@ -95,7 +100,6 @@ def calibrate_prices(
     smaller = Thinned(calibration.model, eliminations, moments, counts)
     some = spread(calibration.ids, CALIBRATION_TOKENS)
     measured = divergences(calibration.model, smaller, some, max(1, calibration.batch_size // 4))
-    scaled = {}
     for block, found in eliminations.items():
         # a block that gives a quarter of its units for nothing has no factor
         informative = min(predicted[block], measured[block]) > NOTHING

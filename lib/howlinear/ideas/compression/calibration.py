@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
@@ -27,6 +28,7 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 from howlinear.models.load import check_causal
 from howlinear.models.shards import is_on_disk
+from howlinear.models.work import reading_work
 from howlinear.text.rows import Rows
 from howlinear.text.unpad import without_padding
 
@@ -45,6 +47,7 @@ class Calibration:
         batch_size: sequences in a forward pass, of one that keeps hidden units or logits half as many, and with
             gradients a quarter.
         multiple: what numbers of hidden units that blocks keep are multiples of, where each keeps its own.
+        work: of a model whose weights stay in their files, a folder that keeps what is found, or None.
         memory: what functions marked `once` have found, by function and arguments.
     """
 
@@ -68,6 +71,7 @@ class Calibration:
         self.blocks = [site.block for site in sites(model, blocks)]
         self.batch_size = batch_size
         self.multiple = multiple
+        self.work: Path | None = None
         self.memory: dict[tuple, Any] = {}
         if not len(self.ids):
             raise InputError("there is no sequence to fit on: all are held out")
@@ -78,9 +82,14 @@ class Calibration:
             raise InputError(f"a share of {share} of the parameters to keep: give more than 0, at most 1")
         return round(share * parameters(self.model))
 
-    def of_blocks(self, kind: type[Found]) -> MutableMapping[int, Found]:
-        """What is to be found of each block: in memory, or in files where the model's weights are."""
-        return InFiles(kind) if is_on_disk(self.model) else {}
+    def of_blocks(self, kind: type[Found], name: str) -> MutableMapping[int, Found]:
+        """What is to be found of each block: in memory, or in files where the model's weights are.
+
+        In a folder of work there may be some already, which go by a name of their own.
+        """
+        if not is_on_disk(self.model):
+            return {}
+        return InFiles(kind, None if self.work is None else self.work / name)
 
     def forget(self) -> None:
         """Let go of all that was found, which is gigabytes; what is asked for later is computed again."""
@@ -90,24 +99,34 @@ class Calibration:
 class InFiles(UserDict[int, Found]):
     """Block → what was found of it, tensors and numbers, in files that are read at each use and go with it."""
 
-    def __init__(self, kind: type[Found]):
-        """Begin with none of a dataclass."""
+    def __init__(self, kind: type[Found], folder: Path | None = None):
+        """Begin with none of a dataclass, or with those that lie in a folder, which stays."""
         super().__init__()
         self.kind = kind
-        self.folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        if folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        else:
+            self.folder = folder
+            folder.mkdir(exist_ok=True)
+        self.data = dict(sorted((int(file.stem), file) for file in self.folder.glob("*.safetensors")))
 
     def __setitem__(self, block: int, found: Found) -> None:
         """Write what was found of a block."""
         file = self.folder / f"{block}.safetensors"
-        numbers = {field.name: getattr(found, field.name) for field in fields(self.kind)}
+        parts = {field.name: getattr(found, field.name) for field in fields(self.kind)}
+        tensors = {
+            name: part if isinstance(part, Tensor) else torch.tensor(part, dtype=torch.float64)
+            for name, part in parts.items()
+        }
         with atomic.written_aside(file) as aside:
-            save_file({name: torch.as_tensor(given, dtype=torch.float64) for name, given in numbers.items()}, aside)
+            save_file(tensors, aside)
         self.data[block] = file
 
     def __getitem__(self, block: int) -> Found:
         """Read it."""
-        tensors = load_file(self.data[block])
+        with reading_work(self.data[block]):
+            tensors = load_file(self.data[block])
         return self.kind(**{name: tensor if tensor.ndim else tensor.item() for name, tensor in tensors.items()})
 
 

@@ -32,6 +32,7 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
 from howlinear.models.units import check_plain, unit_count
+from howlinear.models.work import open_work
 from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
 
@@ -111,6 +112,7 @@ def compress(
     batch_size: int = 16,
     multiple: int = 1,
     layerwise: bool | None = None,
+    work: Path | str | None = None,
 ) -> Compressed:
     """A copy of a model with smaller feed-forward blocks; nothing is trained.
 
@@ -135,6 +137,8 @@ def compress(
         layerwise: of a model by its name, leave the weights in their files and move the text through it layer by layer,
             as `measure` does; by default where they do not fit in memory. The copy's weights lie in files as well,
             which go with it: `save` it.
+        work: a folder that keeps what is done layer by layer: where it was ended, it goes on, and another budget begins
+            with the prices that are there. The copy's files stay in it.
 
     Raises:
         InputError: no budget or both, a budget that is none or that cannot be met, a text too short, a model that
@@ -151,12 +155,17 @@ def compress(
         raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")
     batch_size = check_count("batch_size", batch_size)
     check_count("multiple", multiple)
-    model = opened(model, layerwise) if isinstance(model, str | Path) else model_of(model, on_disk=True)
+    if isinstance(model, str | Path):
+        model = opened(model, True if layerwise is None and work is not None else layerwise)
+    model = model_of(model, on_disk=True)
     if layerwise and not is_on_disk(model):
         raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")
     rows = without_padding(rows_of(rows, model))
     with undisturbed(model):
         calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)
+        if work is not None:
+            about = {"rows": rows.sha256, "blocks": calibration.blocks, "batch_size": batch_size, "multiple": multiple}
+            calibration.work = open_work(work, model, about)
         whole = timed_losses(model, rows.ids[rows.test], max(1, batch_size // 2))
         if max_dppl is not None:
             return _smallest_within(calibration, rows, max_dppl, alike, whole)

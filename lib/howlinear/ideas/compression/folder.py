@@ -19,7 +19,7 @@ from howlinear.ideas.compression.card import plain_card
 from howlinear.ideas.compression.output_folder import check_output_folder
 from howlinear.models.load import bars, model_of, tokenizer_of, weights_to_save
 from howlinear.models.seals import seal
-from howlinear.models.shards import is_on_disk, save_config
+from howlinear.models.shards import check_all_in_files, is_on_disk, save_config
 
 
 def save(
@@ -49,8 +49,8 @@ def save(
     model = model_of(model, on_disk=True)
     folder = check_output_folder(folder, force)
     weights = None if is_on_disk(model) else weights_to_save(model)
-    if weights is None and not (model.howlinear_shards.files and all(weight.is_meta for weight in model.parameters())):
-        raise InputError("some weights of this model are others than its files hold: load it whole, hl.load_model(…)")
+    if weights is None:
+        check_all_in_files(model)
     if card is None:
         card = plain_card(model)
     if tokenizer is None:

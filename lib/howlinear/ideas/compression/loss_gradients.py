@@ -20,19 +20,18 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int64
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.files import atomic
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.forward import logits
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
 from howlinear.models.shards import is_on_disk
+from howlinear.models.work import StreamFiles
 
 Add = Callable[[int, Tensor, Tensor, Tensor], None]
 """Takes a block, what it read and wrote, and the gradient of the loss at what it wrote."""
@@ -81,10 +80,9 @@ def _layer_by_layer(
     tap = _Tap(add)
     with tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True) as folder:
         text = Layerwise(model, batches)
-        files = [Path(folder) / f"{number}.safetensors" for number in range(len(text.layers))]
-        for file in files:
-            with atomic.written_aside(file) as aside:
-                save_file({str(place): stream.contiguous() for place, stream in enumerate(text.streams)}, aside)
+        files = StreamFiles(Path(folder))
+        for number in range(len(text.layers)):
+            files.save(number, text.streams)
             text.advance()
 
         # streams → the loss's gradient at them, first behind the last layer
@@ -96,10 +94,10 @@ def _layer_by_layer(
         for number in reversed(range(len(text.layers))):
             here = [site_of[number]] if number in site_of else []
             text.passed = number
-            streams = load_file(files[number], device=str(text.streams[0].device))
+            streams = files.load(number, text.streams[0].device)
             with text.layer() as run, torch.enable_grad(), hooked(here, tap.keep):
                 for place, batch in enumerate(batches):
-                    stream = streams[str(place)].requires_grad_()
+                    stream = streams[place].requires_grad_()
                     behind = run(place, stream)
                     wanted = [stream, *(tap.outputs.pop(number) for _ in here)]
                     gradients[place], *at_output = torch.autograd.grad(behind, wanted, gradients[place])

@@ -22,9 +22,6 @@ block strives for what it would have written to a stream that is no longer there
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -49,14 +46,15 @@ from howlinear.ideas.compression.units import (
     with_ridge,
 )
 from howlinear.instrument.capture import hooked
+from howlinear.models.disk_copy import copy_on_disk
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.layers import stack_of, writes_to_stream
 from howlinear.models.layerwise import Layerwise
-from howlinear.models.load import load_on_disk
 from howlinear.models.replace import replace, with_fewer_units
 from howlinear.models.shards import ShardWriter, is_on_disk
 from howlinear.models.swap import swap
 from howlinear.models.units import affine_of, unit_layers, units_hooked, write
+from howlinear.models.work import StreamFiles
 
 ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
 """What the anchor may add to the variance of every unit, as a share of it."""
@@ -111,26 +109,20 @@ def _anchored(calibration: Calibration, share: float, alike: bool) -> dict[int, 
 
 
 def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrainedModel:
-    """The smaller copy of a model on disk, written layer by layer."""
+    """The smaller copy of a model on disk, written layer by layer; in a folder of work it stays, and goes on there."""
     model = calibration.model
     blocks = _thinned(calibration, share, alike)
     stack = stack_of(model)
-    folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
-    try:
-        files = ShardWriter(model, folder)
+    folder = None if calibration.work is None else calibration.work / f"smaller-{share}{'-alike' if alike else ''}"
 
-        def write(number: int, block: nn.Module | None) -> None:
-            new = {} if block is None else {blocks.site_of[number].name: block}
-            files.write(f"{stack}.{number}", new)
+    def write(files: ShardWriter) -> PreTrainedModel:
+        def finish(number: int, block: nn.Module | None) -> None:
+            files.write(f"{stack}.{number}", {} if block is None else {blocks.site_of[number].name: block})
 
-        anchor(calibration, blocks, finish=write)
-        files.finish(with_fewer_units(model, blocks.data))
-        smaller = load_on_disk(folder, model.dtype, device=files.shards.device)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(smaller, shutil.rmtree, folder, ignore_errors=True)
-    return smaller
+        anchor(calibration, blocks, finish=finish, work=folder)
+        return with_fewer_units(model, blocks.data)
+
+    return copy_on_disk(model, write, folder)
 
 
 @torch.no_grad()
@@ -139,6 +131,7 @@ def anchor(
     blocks: Mapping[int, nn.Module],
     own_outputs: bool = False,
     finish: Callable[[int, nn.Module | None], None] = lambda *_: None,
+    work: Path | None = None,
 ) -> None:
     """Fit the readouts of smaller blocks once more, block after block, each on what those before it now give.
 
@@ -151,7 +144,9 @@ def anchor(
         calibration: the whole model, left as it was, and the text to fit on.
         blocks: block → the smaller one, whose readout is written over; asked for when its layer's turn has come.
         own_outputs: towards what each block writes in the whole model, not towards the residual stream.
-        finish: gets every layer's number when it is done, and its smaller block or None.
+        finish: gets every layer's number when it is done, and its smaller block; None where there is none, or where
+            an ended run has done it.
+        work: a folder that keeps the streams behind the last layer that is done.
     """
     model = calibration.model
     fits = writes_to_stream(model)
@@ -159,7 +154,14 @@ def anchor(
     batches, half_of = halves_of(calibration.ids, max(1, calibration.batch_size // 2))
     whole = Layerwise(model, batches)
     streams = [stream.clone() for stream in whole.streams]  # the smaller model's
-    for number in tqdm(range(len(whole.layers)), disable=not calibration.progress, unit="block"):
+    kept = StreamFiles(work)
+    if kept.passed():
+        whole.resume(max(kept.passed()), kept)
+        streams, whole.streams = whole.streams[len(streams) :], whole.streams[: len(streams)]
+    for number in range(whole.passed):
+        finish(number, None)
+    left = range(whole.passed, len(whole.layers))
+    for number in tqdm(left, disable=not calibration.progress, unit="block"):
         # h, and what the block writes in the smaller model and in the whole one
         hidden: list[Tensor] = []
         written: list[Tensor] = []
@@ -194,6 +196,7 @@ def anchor(
                 for stream, h in zip(streams, hidden, strict=True):
                     stream += h @ slope.to(h) + constant.to(h)
         finish(number, smaller.get(number))
+        kept.replace(whole.passed, [*whole.streams, *streams])
 
 
 def fit_correction(

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import trunk
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.units import unit_count, units_hooked
+from howlinear.models.work import StreamFiles
 
 RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 """What may be added to the variance of every unit, as a share of it. The first keeps apart float32 units that are
@@ -241,21 +243,24 @@ def unit_grams(
     ids: Int64[Tensor, "n seq_len"],
     weights: Mapping[int, Float[Tensor, " seq_len"]],
     batch_size: int = 8,
+    work: Path | None = None,
 ) -> Iterator[tuple[Site, Halves]]:
     """Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block: all of it passes a layer before the next one.
 
-    Of a model whose weights stay on disk, a block's are there until the next one is asked for.
+    Of a model whose weights stay on disk, a block's are there until the next one is asked for. Then its block is done,
+    and a folder of work keeps the streams behind it.
     """
-    chosen = {site.block: site for site in sites(model, list(weights))}
     batches, half_of = halves_of(ids, batch_size)
     text = Layerwise(model, batches)
-    while text.passed < len(text.layers):
-        site = chosen.get(text.passed)
-        if site is None:
+    kept = StreamFiles(work)
+    if kept.passed():
+        text.resume(max(kept.passed()), kept)
+    for site in sites(model, list(weights)):
+        while text.passed < site.block:
             text.advance()
-            continue
         with text.layer():
             yield site, _next_grams(text, site, weights[site.block], half_of)
+        kept.replace(text.passed, text.streams)
 
 
 def _next_grams(text: Layerwise, site: Site, weight: Float[Tensor, " seq_len"], half_of: list[int]) -> Halves:

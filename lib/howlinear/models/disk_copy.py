@@ -1,0 +1,45 @@
+"""A changed copy of a model whose weights stay in their files: its own go to files as well."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from howlinear.errors import SourceError
+from howlinear.models.load import load_on_disk, tokenizer_of
+from howlinear.models.shards import ShardWriter, check_all_in_files
+
+
+def copy_on_disk(
+    model: PreTrainedModel, write: Callable[[ShardWriter], PreTrainedModel], folder: Path | None = None
+) -> PreTrainedModel:
+    """Write a copy part by part.
+
+    Args:
+        model: the model.
+        write: writes what differs, and returns what the copy is built as, a model without weights.
+        folder: where the files go and stay, with what an ended run has written there; by default one that goes with
+            the copy.
+
+    Raises:
+        InputError: the model has weights that its files do not hold.
+    """
+    check_all_in_files(model)
+    with ExitStack() as removed:
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="howlinear-"))
+            removed.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        files = ShardWriter(model, folder)
+        files.finish(write(files))
+        with suppress(SourceError):  # a model of token ids alone
+            tokenizer_of(model).save_pretrained(folder)
+        copied = load_on_disk(folder, model.dtype, device=files.shards.device)
+        weakref.finalize(copied, removed.pop_all().close)
+    return copied

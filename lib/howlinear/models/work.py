@@ -1,0 +1,108 @@
+"""What work on a model larger than memory has done, in a folder: where it was ended, it goes on.
+
+The folder says which work it holds, and is refused by any other. Of a text that moves through the model layer by layer
+it keeps the residual streams behind the last layer that is done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError, SourceError
+from howlinear.files import atomic
+from howlinear.models.shards import is_on_disk
+
+
+def open_work(folder: Path | str, model: PreTrainedModel, about: Mapping[str, Any]) -> Path:
+    """Make a folder for work on a model, or find the one that holds it.
+
+    Args:
+        folder: the folder.
+        model: a model whose weights stay in their files.
+        about: what makes it this work and no other, as JSON can hold it.
+
+    Raises:
+        InputError: a model that is not on disk, of which one cannot tell whether it is the same when the work goes on;
+            or the folder is of other work, or of something else.
+        SourceError: what it says cannot be read.
+    """
+    if not is_on_disk(model):
+        raise InputError("a folder of work is for models by name, as in hl.measure('gpt2', …, work='folder')")
+    stats = {file.name: file.stat() for file in model.howlinear_shards.files}
+    files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    about = {"model": model.name_or_path, "weights": files, "dtype": str(model.dtype), **about}
+    folder = Path(folder).absolute()
+    note = folder / "work.json"
+    if note.is_file():
+        with reading_work(note):
+            before = json.loads(note.read_text("utf-8"))
+        differing = [name for name in before | about if before.get(name) != about.get(name)]
+        if differing:
+            raise InputError(f"{folder} holds the work on something else ({', '.join(differing)}): name another")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is there and holds no work of howlinear: name another folder")
+    else:
+        with atomic.written_aside(note) as aside:
+            aside.write_text(json.dumps(about), encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def reading_work(file: Path) -> Iterator[None]:
+    """Whatever is wrong with a file of the work becomes a `SourceError`."""
+    try:
+        yield
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise SourceError(f"cannot read {file}: {error}; remove the folder and begin anew") from error
+
+
+class StreamFiles:
+    """Residual streams behind layers of a model, a file a layer."""
+
+    def __init__(self, folder: Path | None):
+        """Use a folder, with what lies there; None, where nothing is kept."""
+        self.folder = folder
+
+    def passed(self) -> set[int]:
+        """Behind how many layers there are streams: behind the last, and those that an end left beside them."""
+        files = () if self.folder is None else self.folder.glob("streams-*.safetensors")
+        return {int(file.stem.partition("-")[2]) for file in files}
+
+    def load(self, passed: int, device: torch.device) -> list[Tensor]:
+        """Read the streams behind so many layers.
+
+        Raises:
+            SourceError: they cannot be read.
+        """
+        with reading_work(self._file(passed)):
+            streams = load_file(self._file(passed), device=str(device))
+            return [streams[str(place)] for place in range(len(streams))]
+
+    def save(self, passed: int, streams: Sequence[Tensor]) -> None:
+        """Write them beside those that are there."""
+        with atomic.written_aside(self._file(passed)) as aside:
+            save_file({str(place): stream.contiguous() for place, stream in enumerate(streams)}, aside)
+
+    def replace(self, passed: int, streams: Sequence[Tensor]) -> None:
+        """Write them, and remove all others."""
+        if self.folder is not None:
+            self.save(passed, streams)
+            self.remove_but(passed)
+
+    def remove_but(self, passed: int) -> None:
+        """Leave the streams behind so many layers alone."""
+        for other in self.passed() - {passed}:
+            self._file(other).unlink(missing_ok=True)
+
+    def _file(self, passed: int) -> Path:
+        return self.folder / f"streams-{passed}.safetensors"
