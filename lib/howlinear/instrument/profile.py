@@ -277,13 +277,10 @@ class Profile(Mapping):
             }
             for block, answer in self.solved.items()
         )
-        if self.costs is not None:
-            for column, number in (("dppl", "delta"), ("dppl_low", "low"), ("dppl_high", "high")):
-                frame[column] = [
-                    getattr(self.costs[block], number) if block in self.costs else np.nan for block in self
-                ]
-        if self.tokens is not None:
-            frame = frame.assign(**pd.DataFrame([self.tokens[block].columns() for block in self]))
+        costs = {block: change.columns("dppl") for block, change in (self.costs or {}).items()}
+        splits = {block: of_block.columns() for block, of_block in (self.tokens or {}).items()}
+        for measured in filter(None, (costs, splits)):
+            frame = frame.join(pd.DataFrame.from_dict(measured, orient="index"), on="block")
         return frame
 
     def to_dict(self) -> dict:
