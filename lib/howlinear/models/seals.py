@@ -27,8 +27,7 @@ def seal(folder: Path, pattern: str = "*.safetensors") -> None:
         pattern: which of its files; the weights alone by default, so that a card can be edited.
     """
     lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob(pattern))]
-    with atomic.written_aside(folder / SEAL) as aside:
-        aside.write_text("".join(lines), encoding="utf-8")
+    atomic.write_text(folder / SEAL, "".join(lines))
 
 
 COPY_AGAIN = f"copy it again, or remove {SEAL} if you changed the weights yourself"

@@ -7,7 +7,6 @@ like, whether or not it changed anything, stands in `build/<profile>/runs/<stem>
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -25,6 +24,7 @@ from howlinear.errors import SourceError
 from howlinear.files import atomic, numbers, paths, tables
 from howlinear.files.git import git
 from howlinear.models.packaged import PACKAGED, Packaged
+from howlinear.models.seals import digest
 from howlinear.models.sources import with_revision
 from howlinear.notebook import settings
 
@@ -124,12 +124,7 @@ def outputs(stem: str, profile: str) -> list[Path]:
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:
     """SHA-256 of files that are there, by their paths from the project's root."""
-    found = {}
-    for file in files:
-        if file.is_file():
-            with file.open("rb") as content:
-                found[_name(file)] = hashlib.file_digest(content, "sha256").hexdigest()
-    return found
+    return {_name(file): digest(file) for file in files if file.is_file()}
 
 
 def _name(file: Path) -> str:
