@@ -271,6 +271,7 @@ def measure_all(
     from howlinear.app.measurement import Measurement, measure_untrained
     from howlinear.instrument.distributed import gather
     from howlinear.instrument.measure import ROWS
+    from howlinear.models.load import is_causal
 
     progress = sys.stderr.isatty()
     rows = ROWS if options["rows"] is None else options["rows"]
@@ -282,12 +283,8 @@ def measure_all(
         )
 
     with complaining():
-        profile = hl.measure(loaded, text, **options, progress=progress)
+        profile = hl.measure(loaded, text, **options, swap=swap and is_causal(loaded), progress=progress)
     gather(None)  # all have done their part: if one is lost, there is no file
-
-    if swap and profile.perplexity is not None:
-        at_once = max(1, options["batch_size"] // 2)
-        profile = replace(profile, costs=hl.swap_costs(loaded, profile, profile.rows, at_once, progress))
     return Measurement(profile.model, profile, swap, untrained, rows, options["seed"])
 
 
