@@ -256,7 +256,7 @@ plt.show()
 
 # %%
 from howlinear.instrument.baseline import baseline
-from howlinear.instrument.measure import profile_of
+from howlinear.instrument.profile import profile_of
 
 most = most_rows or 4 * run.rows
 profiles, fresh = {}, {}

@@ -10,9 +10,9 @@ from .ideas.compression.folder import save
 from .ideas.compression.greedy import Plan, compress_to
 from .instrument.accuracy import Accuracy, accuracy
 from .instrument.capture import capture
-from .instrument.measure import Profile, measure
+from .instrument.measure import measure
 from .instrument.perplexity import Change, change, losses, perplexity
-from .instrument.profile import compare
+from .instrument.profile import Profile, compare
 from .instrument.profile_files import load_profile
 from .instrument.swap_costs import swap_costs
 from .instrument.token_errors import token_errors

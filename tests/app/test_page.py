@@ -15,9 +15,9 @@ from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.correlation import correlation
 from howlinear.core.intervals import Estimate
 from howlinear.instrument.baseline import Baseline
-from howlinear.instrument.measure import Profile, measure
+from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change
-from howlinear.instrument.profile import Solved
+from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.text.rows import TokenRows
 

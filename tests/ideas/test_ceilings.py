@@ -19,8 +19,8 @@ from howlinear.ideas.ceilings import (
 )
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture
-from howlinear.instrument.measure import profile_of
 from howlinear.instrument.perplexity import Change
+from howlinear.instrument.profile import profile_of
 
 
 def test_a_threshold_above_a_planted_eigenvalue_takes_its_direction_out():

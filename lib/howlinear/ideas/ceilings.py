@@ -17,8 +17,8 @@ from howlinear.core.fold_maps import fold_spread
 from howlinear.core.moments import Moments
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.measure import Profile
 from howlinear.instrument.perplexity import Change
+from howlinear.instrument.profile import Profile
 
 # Solvers
 

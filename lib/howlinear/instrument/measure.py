@@ -15,7 +15,7 @@ from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.distributed import capture_together, check_same_rows, current_group, gather, gather_blocks
 from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.instrument.profile import Profile, defined, name_of, profile_of, solve
+from howlinear.instrument.profile import Profile, defined, name_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs, swap_rows
 from howlinear.instrument.token_split import Grouping, token_splits
@@ -24,8 +24,6 @@ from howlinear.models.ffn_sites import device_of, sites, width_of
 from howlinear.models.layerwise import InseparableError
 from howlinear.models.load import model_of
 from howlinear.models.shards import is_on_disk
-
-__all__ = ["Profile", "measure", "profile_of"]
 
 ROWS = 20_000  # that are measured on by default
 

@@ -22,8 +22,8 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
 from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import read_tokens
-from howlinear.instrument.measure import ROWS, Profile, measure
-from howlinear.instrument.profile import name_of
+from howlinear.instrument.measure import ROWS, measure
+from howlinear.instrument.profile import Profile, name_of
 from howlinear.models.checks import check_count, check_inputs
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import model_of, tokenizer_of
