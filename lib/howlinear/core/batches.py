@@ -12,11 +12,7 @@ from torch import Tensor
 def shuffled_batches(count: int, size: int, steps: int, seed: int) -> Iterator[Int64[Tensor, " size"]]:
     """Numbers of the rows of each step: a fresh order every pass, a last part that is no full batch left out.
 
-    Args:
-        count: how many rows there are.
-        size: of a batch; all rows if there are fewer.
-        steps: how many batches.
-        seed: of the orders.
+    Where there are no more than `size` rows, a batch is all of them.
     """
     generator = torch.Generator().manual_seed(seed)
     size = min(size, count)

@@ -197,11 +197,7 @@ def ceiling_or_nan(train: Sequence[Moments], test: Sequence[Moments], confidence
 
 
 def moments_of(x: Any, y: Any) -> Moments:
-    """Moments of rows that are at hand, as arrays, tensors or lists.
-
-    Args:
-        x: inputs, shape (n, d_in).
-        y: outputs, shape (n, d_out), or (n,) for one.
+    """Moments of rows at hand, as arrays, tensors or lists: inputs (n, d_in), outputs (n, d_out), or (n,) of one.
 
     Raises:
         InputError: they are no numbers, of other shapes, of different lengths, or not finite.
@@ -238,11 +234,8 @@ def _are_moments(side: Any) -> bool:
 def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
     """The least-squares affine map and the rank of its inputs.
 
-    Columns are scaled to unit variance (Jacobi), and directions under `null` of the correlation matrix are left out.
-
-    Args:
-        moments: of the train rows.
-        null: the rule's threshold; other values are for showing why there is a rule.
+    Columns are scaled to unit variance (Jacobi), and directions under `null` of the correlation matrix are left out;
+    other values than `NULL` are for showing why there is a rule.
 
     Raises:
         InputError: fewer than d_in + 2 rows, no input that varies, or a row that was not finite.
@@ -351,12 +344,8 @@ def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
 def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, " n"]:
     """How far a row's own output moves the map's prediction there; over the train rows it adds up to their rank + 1.
 
-    It is (x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n, with x̄, Sxx and n of the train rows, and without null directions (Hoaglin &
-    Welsch 1978, "The hat matrix in regression and ANOVA").
-
-    Args:
-        train: moments of the train rows.
-        inputs: rows, train or held out, shape (n, d_in).
+    It is (x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n, of any rows, with x̄, Sxx and n of the train rows and without null directions
+    (Hoaglin & Welsch 1978, "The hat matrix in regression and ANOVA").
 
     Raises:
         InputError: no input varies.
@@ -374,10 +363,7 @@ def refits(train: Sequence[Moments], inputs: Spectrum) -> Iterator[tuple[AffineM
 
     Null directions are those of all rows (`inputs`, by `decompose`), and off them a map has minimum norm in inputs
     scaled as for all rows. Only where some direction is nearly one fold's alone are the others decomposed anew, as by
-    `fit`.
-
-    Raises:
-        InputError: as in `fit`.
+    `fit`, which refuses what this does.
     """
     # B = D V Λ^(−1/2): in its coordinates Sxx of all rows is the identity, and that of all but a fold's not far from it
     basis = inputs.scale[:, None] * inputs.vectors / inputs.values.sqrt()
@@ -468,9 +454,6 @@ def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:
     """Pooled R² of a map about one scalar, the mean of all outputs: what arXiv 2606.19379 calls R²_lin.
 
     Never below `r2`: differences between the features' means count as explained.
-
-    Raises:
-        InputError: as of `r2`.
     """
     output_squares(moments)  # refuses outputs that are constant
     squares = about_scalar(moments.syy, moments.mean_y, moments.n)
@@ -480,13 +463,7 @@ def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:
 def about_scalar(
     squares: Float[Tensor, " features"], means: Float[Tensor, " features"], n: int
 ) -> Float[Tensor, " features"]:
-    """Σ (y − m)² of each feature about one scalar m, the mean of all of them.
-
-    Args:
-        squares: Σ (y − ȳ)² of each about its own mean, shape (features,).
-        means: ȳ, shape (features,).
-        n: rows.
-    """
+    """Σ (y − m)² of each feature about one scalar m, the mean of all `means`, from `squares`, Σ (y − ȳ)²."""
     # Σ (y_j − m)² = Σ (y_j − ȳ_j)² + n (ȳ_j − m)²
     return squares + n * (means - means.mean()).square()
 

@@ -36,18 +36,13 @@ class Correlation:
 
 
 def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
-    """Pearson's r over blocks, or Spearman's ρ.
+    """Pearson's r over blocks, of two numbers a block in the order of the blocks; or with `order` Spearman's ρ.
 
     The interval takes the blocks as draws, each by itself, from all that such a model could have, which is more than
     neighbouring blocks are; and it knows nothing of blocks far out. Of twelve blocks it holds Pearson's r in 96 of 100
     simulated models where they err each by itself, in 86 where neighbours go together by 0.6, in 81 with heavy tails,
     and in 37 where one block lies far out in both; Spearman's ρ in 96, 90, 88 and 86 (`benchmarks/coverage.py`). So
     beside it stand r without the two end blocks, and the lowest and the highest r with any one block left out.
-
-    Args:
-        x: a number a block, in the order of the blocks.
-        y: another.
-        order: compare the order of blocks alone (Spearman).
 
     Raises:
         InputError: fewer than `FEWEST` blocks, or one of the two does not vary.
@@ -70,14 +65,9 @@ def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
 
 
 def fisher(r: float, count: int, order: bool = False) -> Estimate:
-    """A correlation of `count` pairs with Fisher's interval: tanh(artanh r ± 1.96 / √(count − 3)).
+    """A correlation of `count` pairs, four or more, with Fisher's interval: tanh(artanh r ± 1.96 / √(count − 3)).
 
-    For ranks the variance is 1 + r² / 2 times as large (Bonett & Wright 2000).
-
-    Args:
-        r: the correlation.
-        count: pairs that it is of, four or more.
-        order: whether it is one of ranks.
+    Of ranks (`order`) the variance is 1 + r² / 2 times as large (Bonett & Wright 2000).
     """
     # z = artanh r is about normal, with variance 1 / (count − 3)
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))

@@ -27,11 +27,7 @@ class FoldMaps:
 
 
 def fit_folds(train: Sequence[Moments], refit: bool = True) -> FoldMaps:
-    """Fit the map of all train folds and, with `refit`, those without each in turn.
-
-    Raises:
-        InputError: as in `ceilings.fit`.
-    """
+    """Fit the map of all train folds and, with `refit`, those without each in turn; refused as by `ceilings.fit`."""
     everything = sum(train)
     check_rows(everything)
     inputs = decompose(everything)
@@ -88,9 +84,6 @@ def fold_spread(folds: Sequence[Moments]) -> float:
     The paper (arXiv 2606.19379, section 5.7) gives one over five folds of consecutive text. Ours are the document folds
     that moments are kept by: whole documents too, eight of them and dealt at random, so each is smaller and scatters a
     little more by its size, and a little less by its topic.
-
-    Raises:
-        InputError: as in `ceilings.fit`.
     """
     maps = fit_folds(folds).refits
     return float(np.std([r2(affine, fold) for affine, fold in zip(maps, folds, strict=True)], ddof=1))

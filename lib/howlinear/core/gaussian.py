@@ -79,12 +79,7 @@ class Hidden:
 
 
 def hermite(z: Float[Tensor, "*shape"], degree: int) -> list[Float[Tensor, "*shape"]]:
-    """h_j = He_j / √j! for j = 0 … degree: orthonormal under a standard Gaussian.
-
-    Args:
-        z: where, of any shape.
-        degree: the highest j.
-    """
+    """h_j = He_j / √j! at z, for j = 0 … degree: orthonormal under a standard Gaussian."""
     return [torch.special.hermite_polynomial_he(z, j) / math.factorial(j) ** 0.5 for j in range(degree + 1)]
 
 
@@ -92,15 +87,11 @@ def predict_spectrum(block: Hidden, moments: Moments, degree: int = 4) -> np.nda
     """R²₁ … R²_degree of the block if its inputs were Gaussian with these moments; the first is R²_lin.
 
     Against a million drawn rows R²_lin is right to 1e-3, with GELU, ReLU, SiLU, plain or gated. Null directions of the
-    inputs need no care: nothing is inverted. Time grows as d m² and `TERMS` · m².
-
-    Args:
-        block: the block.
-        moments: of its inputs; what they say of outputs plays no part.
-        degree: the highest degree of the polynomials in x.
+    inputs need no care: nothing is inverted. What the moments say of outputs plays no part. Time grows as d m² and
+    `TERMS` · m².
 
     Returns:
-        What the best polynomial of each degree explains, pooled over features, shape (degree,).
+        What the best polynomial of each degree in x explains, pooled over features, shape (degree,).
 
     Raises:
         InputError: a degree that is not added up, or outputs that would be constant.

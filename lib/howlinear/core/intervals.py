@@ -22,13 +22,7 @@ CONFIDENCE = 0.95
 
 
 def half_width(variance: float, degrees: int | float, confidence: float = CONFIDENCE) -> float:
-    """Half of Student's interval of an estimate: t · √variance.
-
-    Args:
-        variance: of the estimate.
-        degrees: degrees of freedom of that variance.
-        confidence: of the interval.
-    """
+    """Half of Student's interval of an estimate, t · √variance, of a variance with so many degrees of freedom."""
     return float(student_t.ppf((1 + confidence) / 2, degrees) * variance**0.5)
 
 
@@ -52,11 +46,7 @@ def _without_each(outside: list[Moments], folds: Sequence[Moments]) -> Iterator[
 
 
 def fold_means(values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Float[np.ndarray, " folds"]:
-    """The mean of all values but those of each fold in turn, folds in order.
-
-    Args:
-        values: one a sequence, all of equal weight, shape (n,).
-        fold: the document fold of each, shape (n,).
+    """The mean of all values, one a sequence, but those of each document fold in turn, folds in order.
 
     Raises:
         InputError: fewer than two folds, or not a fold for each value.

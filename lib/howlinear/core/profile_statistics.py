@@ -70,11 +70,8 @@ def with_interval(statistic: Statistic, value: Profile, low: Profile, high: Prof
 def mean_distance(difference: Profile, half: Profile) -> Estimate:
     """Mean distance of two profiles over blocks, in R²: the one yardstick for *the same* and for *different*.
 
-    Over blocks the intervals add up as if all blocks erred together, at worst; noise only ever adds to a distance.
-
-    Args:
-        difference: of the two, block by block, shape (blocks,).
-        half: half the length of the interval of each difference.
+    Over blocks the intervals, `half` to either side of each `difference`, add up as if all blocks erred together, at
+    worst; noise only ever adds to a distance.
     """
     # d = mean over blocks of |r_b − r'_b|
     gap = np.abs(difference)

@@ -112,15 +112,11 @@ class RankCurve:
 
 
 def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Moments]) -> RankCurve:
-    """Reduced-rank regression of every rank.
+    """Reduced-rank regression of every rank, from moments; one per document fold, on both sides, give intervals.
 
     With W the least-squares map and V the eigenvectors of Wᵀ Sxx W, falling, W V_r V_rᵀ has the least squared output
     error of all maps of rank r (Izenman 1975); truncating W itself does not, as it knows nothing of the inputs. V is
     orthonormal, so each direction adds its own share of R², held out too, and one factorisation gives the whole curve.
-
-    Args:
-        train: moments of the rows to fit on, or one per document fold.
-        test: moments of the held-out rows, or one per document fold; folds on both sides give the interval.
 
     Raises:
         InputError: too few rows, constant inputs, or held-out outputs that are constant.

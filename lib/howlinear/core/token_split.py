@@ -63,14 +63,7 @@ class TokenSums:
 
     @classmethod
     def empty(cls, token: Int64[Tensor, " n"], fold: Int64[Tensor, " n"], d_in: int, d_out: int) -> TokenSums:
-        """No rows yet.
-
-        Args:
-            token: of all the rows that will come, shape (n,): which of them have a partner is known beforehand.
-            fold: the document fold of each, shape (n,).
-            d_in: input width.
-            d_out: output width.
-        """
+        """No rows yet; `token` and `fold` are of all that will come: it is known beforehand which have a partner."""
         fold_of_sum, token_of_sum = _pairs(fold, token)
         count = torch.zeros(len(fold_of_sum), dtype=torch.float64)
         numbers = fold_of_sum.unique().tolist()
@@ -245,10 +238,7 @@ def _squares_about(folds: Mapping[int, Moments], centre: Float[Tensor, " d_out"]
 def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
     """The share of Σ ‖z‖² that lies between tokens, by pairs of occurrences in different document folds.
 
-    Args:
-        sums: Σ z for each token of each fold, shape (k, d).
-        squares: Σ ‖z‖² of the rows with a partner.
-        side: which sum is of which fold and token.
+    `sums` are Σ z for each token of each fold of `side`, and `squares` Σ ‖z‖² of its rows with a partner.
 
     Returns:
         The share, without bias: noise may take it below 0 or above 1. NaN if no row has a partner.
@@ -271,10 +261,7 @@ def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -
 def counted_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
     """The share of Σ ‖z‖² that lies between tokens with each token's own mean counted: Σ_t ‖S_t‖² / n_t / Σ ‖z‖².
 
-    Args:
-        sums: Σ z for each token of each fold, shape (k, d).
-        squares: Σ ‖z‖² of all rows.
-        side: which sum is of which fold and token.
+    `sums` are as of `between_share`, and `squares` Σ ‖z‖² of all rows.
     """
     of_type, rows = by_type(sums, side)
     return float((of_type.square().sum(1) / rows).sum() / squares)
