@@ -27,8 +27,7 @@ LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}
 def unwrapped(model: Any) -> PreTrainedModel:
     """The `transformers` model that an object is, or wraps without changing what it computes.
 
-    Args:
-        model: a model, or what `torch.compile`, `DataParallel` or `DistributedDataParallel` made of one, in any order.
+    It may lie in several of `torch.compile`, `DataParallel` and `DistributedDataParallel`, in any order.
 
     Raises:
         InputError: anything else; says what it is, and what to give.
@@ -129,11 +128,9 @@ def check_number(name: str, given: Any, example: str) -> None:
 
 
 def as_tensor(given: Any, name: str) -> Tensor:
-    """A tensor of what a user has: a tensor, an array, or lists; whole numbers of any width become int64.
+    """A tensor of what a user has, a tensor, an array, or lists; whole numbers of any width become int64.
 
-    Args:
-        given: the numbers.
-        name: what to call them in an error.
+    In an error it is called by `name`.
 
     Raises:
         InputError: no numbers, or lists of different lengths.

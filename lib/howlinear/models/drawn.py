@@ -36,13 +36,7 @@ class Draws:
     files: tuple[Path, ...] = ()
 
     def __init__(self, model: PreTrainedModel, seed: int, device: str = "cpu"):
-        """Draw nothing yet.
-
-        Args:
-            model: all its parameters are on the meta device.
-            seed: of all weights.
-            device: where they are brought to.
-        """
+        """Draw nothing yet, for a model all of whose parameters are on the meta device."""
         # Of the model itself some weights are there while others are drawn, and a rule would draw those anew.
         self.twin = copy.deepcopy(model)
         self.seed = seed

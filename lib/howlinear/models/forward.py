@@ -27,11 +27,8 @@ Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
 def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> None:
     """Run a model on a batch up to its head: for whoever listens at its modules.
 
-    Args:
-        model: the model.
-        inputs: token ids, shape (n, seq_len), or keywords.
-        last: the deepest site that is listened at; the layers behind its own do not run, except in the model's first
-            pass, which shows whether any runs again. All run by default.
+    Layers behind that of `last`, the deepest site that is listened at, do not run, except in the model's first pass,
+    which shows whether any runs again. All run by default.
     """
     with one_pass(model), _ended_behind(model, last):
         # with its head where its base model, as DINOv3's encoder, reads something else
@@ -108,10 +105,6 @@ def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len v
     """A model's predictions of each next token.
 
     A mixture of experts adds no loss of its router's, which is not there where a map stands.
-
-    Args:
-        model: a model with a head.
-        inputs: token ids, shape (n, seq_len), or keywords.
     """
     adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
     with one_pass(model):

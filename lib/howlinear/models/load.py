@@ -113,9 +113,7 @@ def load_model(
 def model_of(model: Any, on_disk: bool = False) -> PreTrainedModel:
     """The model that a name or a path stands for, or that an object is or wraps, in the mode that it is in.
 
-    Args:
-        model: any of these.
-        on_disk: whether the weights may stay in their files, see `load_on_disk`.
+    With `on_disk` its weights may stay in their files, see `load_on_disk`.
 
     Raises:
         SourceError: nothing is there by that name.

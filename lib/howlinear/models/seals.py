@@ -20,11 +20,8 @@ def digest(path: Path) -> str:
 def seal(folder: Path, pattern: str = "*.safetensors") -> None:
     """Write the SHA-256 of a folder's files to `SHA256SUMS`, as `sha256sum` does.
 
-    From then on they are checked whenever the folder is loaded.
-
-    Args:
-        folder: of a model.
-        pattern: which of its files; the weights alone by default, so that a card can be edited.
+    From then on they are checked whenever the folder is loaded. By default they are the weights alone, so that a card
+    can be edited.
     """
     lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob(pattern))]
     atomic.write_text(folder / SEAL, "".join(lines))

@@ -149,13 +149,9 @@ def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[S
 
 
 def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], new: AffineMap) -> nn.Module:
-    """A copy of a block's FFN with some of its hidden units and another readout of them.
+    """A copy of a block's FFN with some of its hidden units, `kept`, and another readout of them.
 
-    Args:
-        model: the model; left as it was.
-        site: of the block.
-        kept: the units to keep, shape (k,).
-        new: the readout, from k units; its bias is left out where the block's own readout has none.
+    The bias of the readout is left out where the block's own has none.
     """
     thin = _narrowed(model, site, len(kept))
     *names, last = LAYERS[model.config.model_type]

@@ -162,12 +162,8 @@ class Run:
     def record(self, name: str, table: pd.DataFrame) -> pd.DataFrame:
         """Keep a tidy table for the results, and give it back as it will be read from disk: figures show that one.
 
-        Args:
-            name: of the table, as `blocks`.
-            table: key columns and quantities, each in the data dictionary `files/columns.yaml`.
-
-        Raises:
-            InputError: as `tables.as_recorded`.
+        Its columns, keys and quantities, are in the data dictionary `files/columns.yaml`; refused as by
+        `tables.as_recorded`.
         """
         self.tables[name] = tables.as_recorded(table, self.stem, name)
         return self.tables[name]

@@ -100,11 +100,7 @@ def check_known(name: str) -> None:
 
 
 def read_public(name: str, folder: Path | None = None) -> list[str]:
-    """The documents of a text by its name, from a folder, the network or a cache.
-
-    Args:
-        name: one of `PAPERS`.
-        folder: where the texts lie; by default the one that `HOWLINEAR_TEXTS` names, if it does.
+    """The documents of a text of `PAPERS`, from a folder, by default that of `HOWLINEAR_TEXTS`, the network or a cache.
 
     Raises:
         SourceError: the text cannot be had, or is not what was pinned; says what to do.

@@ -43,13 +43,8 @@ def pack(
     may fill twice as much, and so on until they are whole. If that is not enough either, the folds are as long as the
     emptiest of the side, and the note says so.
 
-    Args:
-        documents: documents, each with its side, `train` or `test`; read only as far as needed.
-        tokenizer: turns them into ids.
-        corpus: what to call them.
-        rows: tokens in all, both sides; rounded to whole sequences.
-        seq_len: tokens in a sequence.
-        folds: document folds on each side, for error bars.
+    Documents come with their sides, `train` or `test`, and are read only as far as needed; sizes are as of
+    `Corpus.rows`.
 
     Raises:
         InputError: rows that do not give every fold two sequences, or a text without a sequence for every fold.

@@ -40,13 +40,9 @@ class PaperRows:
 
 
 def paper_rows(corpus: Corpus, most: int = SURVEY, seq_len: int = 128, seed: int = 0) -> PaperRows:
-    """The first whole windows of a text, `most` rows of it at most.
+    """The first whole windows of a text, `most` rows of it at most; a shorter text gives what it has.
 
-    Args:
-        corpus: the text; what embedded models trained on is left out of it.
-        most: rows at most; a shorter text gives what it has.
-        seq_len: tokens in a window.
-        seed: decides where a built-in text begins.
+    What embedded models trained on is left out, and `seed` decides where a built-in text begins.
 
     Raises:
         InputError: the text has fewer than two windows.
