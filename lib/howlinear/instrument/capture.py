@@ -271,10 +271,8 @@ def capture_batches(
 def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> Iterator[None]:
     """While the context lasts, call `keep(site, x, y)` at every pass through a site.
 
-    Args:
-        listened: the sites to listen at.
-        keep: gets the site, its input and its output, shapes (batch, seq_len, d) or (batch · seq_len, d); copy what
-            outlives the call, the model may write over it (Falcon adds attention to y in place).
+    Both are of shape (batch, seq_len, d) or (batch · seq_len, d). Copy what outlives the call: the model may write over
+    it, as Falcon adds attention to y in place.
 
     Raises:
         InputError: a pass comes through a site more than once, or a site returns no tensor.

@@ -196,10 +196,7 @@ def _fold_total(seen: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture]],
 
 
 def place(device: str) -> str:
-    """Where this process computes: of several GPUs, each process takes its own.
-
-    Args:
-        device: `cpu`, `cuda` or `cuda:1`.
+    """Where this process computes, `cpu`, `cuda` or `cuda:1`: of several GPUs, each process takes its own.
 
     Raises:
         InputError: no such device, or one without float64.
@@ -225,12 +222,6 @@ def place(device: str) -> str:
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[Group]:
     """Join the processes that torchrun started, which share every `measure` within; without it, this one is alone.
-
-    Args:
-        device: where to compute, see `place`.
-
-    Yields:
-        The `Group`.
 
     Raises:
         HowlinearError: what was raised within; its message names the process.

@@ -85,12 +85,7 @@ class HeldOutLosses:
         return self.predicts and bool(self.rows.test[sequences[0]])
 
     def update(self, sequences: Int64[Tensor, " b"], predictions: Float[Tensor, "b seq_len vocabulary"]) -> None:
-        """Add a batch.
-
-        Args:
-            sequences: which sequences of the rows, shape (b,).
-            predictions: the model's logits, shape (b, seq_len, vocabulary).
-        """
+        """Add a batch: which sequences of the rows, and the model's logits of them."""
         targets = self.targets[sequences]
         longer = (targets[:, 1:] != NO_TARGET).any(dim=1)
         self.parts.append((sequences[longer], mean_losses(predictions, targets)[longer]))
@@ -114,11 +109,8 @@ class HeldOutLosses:
 def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
     """The sequences that a perplexity is of, from whatever a person has at hand.
 
-    Args:
-        text: a text, a corpus or rows, whose held-out part counts; or token ids or a tokenizer's output, all of which
-            count, each sequence a document of its own.
-        model: the model that reads it.
-        **rows: of a text or a corpus, passed to `Corpus.rows`.
+    Of a text, a corpus or rows the held-out part counts; of token ids or a tokenizer's output all, each sequence a
+    document of its own. `rows` are passed to `Corpus.rows`.
 
     Raises:
         InputError: there is nothing to predict, or it is none of these.
@@ -163,11 +155,7 @@ def _scored(rows: Rows) -> Bool[Tensor, " n"]:
 
 
 def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] | None = None) -> float:
-    """Exp of the mean loss, each sequence weighted by the tokens that it predicts.
-
-    Args:
-        losses: mean loss per predicted token of each sequence, shape (n,).
-        predicted: how many these are, shape (n,); by default equally many.
+    """Exp of the mean loss, each sequence weighted by the tokens that it predicts, by default equally many.
 
     Raises:
         InputError: it is no finite number.
@@ -327,11 +315,6 @@ def ratio_of(
     """Perplexity after over before, and the ends of its 95 % interval, from the losses of the same sequences.
 
     It is the exponential of the mean rise of the loss, whose interval is paired as that of `change` is.
-
-    Args:
-        base: mean loss of each sequence before, in nats per token, shape (n,).
-        changed: the same after.
-        fold: the document fold of each sequence, shape (n,).
     """
     nats = (changed - base).numpy()
     rise = Estimate.jackknife(float(nats.mean()), fold_means(nats, fold.numpy()))

@@ -455,16 +455,7 @@ def solve(
     progress: bool = False,
     device: torch.device | str | int | None = None,
 ) -> dict[int, Solved]:
-    """What the moments of each block say.
-
-    Args:
-        captured: block → what was kept of it.
-        confidence: of the intervals.
-        progress: show a bar.
-        device: where to compute; by default where the moments are.
-
-    Returns:
-        Block → its ceiling and effective rank, with and without the massive rows.
+    """What the moments of each block say, with and without massive rows; on a device, or where they are.
 
     Raises:
         InputError: a block cannot be fitted; names it.

@@ -69,9 +69,7 @@ def selected(
 ) -> dict[str, Blocks]:
     """The blocks of every model that a rule picks; a model of which it picks none is left out.
 
-    Args:
-        models: model → all its blocks.
-        rule: as of `choose_blocks`; or model → its own, where a model that is not named has all its blocks.
+    The rule is as of `choose_blocks`; or model → its own, where a model that is not named has all its blocks.
 
     Returns:
         Model → its blocks in order of depth, still read one at a time.

@@ -53,10 +53,7 @@ def look_confidence(looks: int) -> float:
 def schedule(rows: Rows, width: int = 0, first: int | None = None) -> list[Int64[Tensor, " new"]]:
     """The sequences that each look adds: rows double from look to look, and the last takes all.
 
-    Args:
-        rows: all there is to look at.
-        width: inputs of a block; the first look has `ROWS_PER_INPUT` rows or more for each of them.
-        first: rows that the first look has at least, `FIRST` by default.
+    The first look has `first` rows or more, by default `FIRST`, and `ROWS_PER_INPUT` for each input of a block.
 
     Returns:
         Indices of sequences, ascending, a tensor for each look; every look adds to every fold.
@@ -86,12 +83,7 @@ def batches_of(rows: Rows, sequences: Int64[Tensor, " some"], size: int) -> list
 
 
 def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture]) -> dict[int, BlockCapture]:
-    """Two captures of one model on different sequences of the same folds, as one without a sample.
-
-    Args:
-        before: block → what was kept; empty before the first look.
-        more: block → what is added.
-    """
+    """Captures of different sequences of the same folds as one without a sample; empty before the first look."""
     if not before:
         return dict(more)
     both = {}

@@ -44,13 +44,7 @@ class Stored:
 
 
 def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows, about: Mapping[str, Any]) -> None:
-    """Write a capture, replacing the file in one step.
-
-    Args:
-        path: the file.
-        blocks: block → what was kept of it.
-        rows: the token rows.
-        about: what else to say of it, as JSON can hold it.
+    """Write a capture, what it was made from, and what else to say of it as JSON can hold it; the file in one step.
 
     Raises:
         SourceError: the file cannot be written.

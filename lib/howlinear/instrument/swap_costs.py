@@ -107,14 +107,8 @@ def swap_losses(
 ) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
     """`losses` of the model as it is, and with each swap alone; the same to the bit.
 
-    Args:
-        model: the model; left as it was.
-        swaps: name → the block and its map, as `swap` takes it; a block may have several, see `each_alone`.
-        scored: the sequences, of `perplexity.held_out`.
-        batch_size: sequences in a pass.
-        progress: show a bar.
-        site: what the maps stand for, as of `swap`.
-        layerwise: as of `swap_costs`.
+    A swap is a name → the block and its map; a block may have several, see `each_alone`. The sequences are those of
+    `perplexity.held_out`, and all else is as of `swap_costs`.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.

@@ -35,10 +35,7 @@ class Grouping:
     def by_token(cls, rows: Rows, held_out: bool, site: str = "") -> Grouping:
         """All rows of one side by their token.
 
-        Args:
-            rows: sequences with their split and folds.
-            held_out: which side.
-            site: name of the site that they pass, whose stack may read other tokens than the rows' own: a decoder's.
+        A site that they pass may read other tokens than the rows' own: that of a decoder.
 
         Raises:
             InputError: the rows have no token ids.
@@ -61,14 +58,7 @@ def token_sums(
 ) -> dict[int, list[TokenSums]]:
     """Run the model over the rows of some groupings and add them up, on the CPU.
 
-    Args:
-        model: the model; left exactly as it was.
-        rows: sequences with their split and folds.
-        groupings: what is added up by what; sequences of which no place is in any are not run.
-        blocks: which blocks, or which one; all by default.
-        batch_size: sequences in a forward pass.
-        progress: show a bar.
-        site: what of each block, as for `measure`.
+    Sequences of which no place is in any grouping are not run.
 
     Returns:
         Block → the sums of each grouping.
