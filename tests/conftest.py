@@ -139,6 +139,48 @@ def tokenizer():
 
 
 @pytest.fixture
+def howlinear(monkeypatch, capsys):
+    """Runs the command; its exit code, standard output and standard error."""
+    from howlinear.app import cli
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["howlinear", *map(str, arguments)])
+        capsys.readouterr()  # what fixtures said while they saved their models is not the command's
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        streams = capsys.readouterr()
+        return code, streams.out, streams.err
+
+    return run
+
+
+@pytest.fixture
+def refused(howlinear):
+    """Runs the command, which must end with exit code 2 and one line on standard error, which holds a message."""
+
+    def run(message, *arguments):
+        code, out, err = howlinear(*arguments)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+        return err
+
+    return run
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Where what is converted or unpacked is kept, each test's own."""
+    import pooch
+
+    monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def unchecked():
     """Shapes unchecked, as for users: the package's own errors are to speak."""
     before = jaxtyping.config.jaxtyping_disable

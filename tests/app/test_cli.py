@@ -59,37 +59,6 @@ WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "seven", 
 
 
 @pytest.fixture
-def howlinear(monkeypatch, capsys):
-    """Runs the command; its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["howlinear", *map(str, arguments)])
-        capsys.readouterr()  # what fixtures said while they saved their models is not the command's
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        streams = capsys.readouterr()
-        return code, streams.out, streams.err
-
-    return run
-
-
-@pytest.fixture
-def refused(howlinear):
-    """Runs the command, which must end with exit code 2 and one line on standard error that holds a message."""
-
-    def run(message, *arguments):
-        code, out, err = howlinear(*arguments)
-        assert (code, out) == (2, "")
-        assert message in err
-        assert len(err.strip().splitlines()) == 1
-
-    return run
-
-
-@pytest.fixture
 def text(tmp_path):
     """A corpus file of 160 short documents."""
     path = tmp_path / "mine.txt"

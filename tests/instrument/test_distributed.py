@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import TCPStore
 
-import howlinear
 from conftest import WIDTH, tiny
 from helpers.families import reads, small
 from helpers.forked import exit_codes, start
@@ -26,6 +24,7 @@ from howlinear.app import cli
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, ProcessError
 from howlinear.files import numbers
+from howlinear.files.paths import PACKAGE
 from howlinear.instrument import distributed, layerwise
 from howlinear.instrument.distributed import Group, joined, own_share, place
 from howlinear.instrument.layerwise import Work
@@ -374,29 +373,23 @@ def test_several_processes_do_not_compress_one_model(project):
 
 
 @pytest.mark.parametrize("size", ["2", "two", ""])
-def test_processes_without_torchrun_are_one_clear_line(monkeypatch, capsys, size):
+def test_processes_without_torchrun_are_one_clear_line(refused, monkeypatch, size):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", size)
-    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", "mini-gpt2"])
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"howlinear: WORLD_SIZE is '{size}'")
+    refused(f"howlinear: WORLD_SIZE is '{size}'", "measure", "mini-gpt2")
 
 
-def test_torchrun_writes_what_one_process_writes(project, monkeypatch, capsys):
+def test_torchrun_writes_what_one_process_writes(howlinear, project):
     module = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "howlinear"]
-    paths = os.pathsep.join([str(Path(howlinear.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     run = subprocess.run([*module, *command(project)], env=env, capture_output=True, text=True, timeout=2 * SOON)
     assert run.returncode == 0, run.stderr
     two = json.loads((project / "out.json").read_text())
     (project / "out.json").unlink()
-    monkeypatch.setattr(sys, "argv", ["howlinear", *command(project)])
-    with pytest.raises(SystemExit, match="0"):
-        cli.main()
+    code, out, _ = howlinear(*command(project))
+    assert (code, out) == (0, run.stdout)
     one = json.loads((project / "out.json").read_text())
-    assert capsys.readouterr().out == run.stdout
     assert len(two["blocks"]) == 3
     assert two["perplexity"] == pytest.approx(one["perplexity"], rel=1e-9)
     for mine, whole in zip(two["blocks"], one["blocks"], strict=True):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from scipy.stats import t as student_t
 from conftest import WIDTH, tiny
 from helpers.nearly import assert_same_tree
 from howlinear import measure
-from howlinear.app import cli
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -272,15 +270,11 @@ def project(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(("tolerance", "code"), [(0.2, 0), (0.0001, 3)])
-def test_the_command_says_how_it_ended(project, monkeypatch, capsys, soon, tolerance, code):
+def test_the_command_says_how_it_ended(howlinear, project, soon, tolerance, code):
     out = project / "out.json"
     options = ["--corpus", project / "mine.txt", "--seq-len", 32, "--tolerance", tolerance, "--json", out]
-    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", *map(str, [project / "model", *options])])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert (stop.value.code or 0) == code
-    said, complained = capsys.readouterr()
+    ended, said, complained = howlinear("measure", project / "model", *options)
+    assert ended == code
     written = json.loads(out.read_text())
     assert written["stop"]["reached"] == (code == 0)
     assert f"mine.txt,{written['rows']:,}rows" in "".join(said.split())  # the title may break anywhere

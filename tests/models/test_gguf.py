@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import signal
-import sys
 
 import pooch
 import pytest
@@ -16,19 +15,10 @@ from helpers import gguf_file
 from helpers.forked import exit_codes, start
 from helpers.gguf_file import HEADS, KV_HEADS, MERGES, TOKENS, model_of, tensors_of, write
 from helpers.nearly import assert_same_outputs
-from howlinear.app import cli
 from howlinear.errors import InputError, SourceError
 from howlinear.models import gguf
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """A cache of its own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setattr(pooch, "os_cache", lambda project: folder)
-    return folder
 
 
 @pytest.fixture
@@ -197,44 +187,29 @@ BAD = {
 }
 
 
-@pytest.fixture
-def refusal(file, monkeypatch, capsys):
-    """What the command says of the file when it refuses to measure it."""
-
-    def told():
-        monkeypatch.setattr(sys, "argv", ["howlinear", "measure", str(file)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        said = capsys.readouterr().err
-        assert stop.value.code == 2
-        assert said.count("\n") == 1, said
-        return said
-
-    return told
-
-
 @pytest.mark.parametrize("what", BAD)
-def test_a_damaged_file_is_one_line_and_leaves_nothing(what, file, cache, refusal):
+def test_a_damaged_file_is_one_line_and_leaves_nothing(what, file, cache, refused):
     damage, message = BAD[what]
     file.write_bytes(damage(file.read_bytes()))
-    assert message in refusal()
+    refused(message, "measure", file)
     assert files_in(cache) == []
 
 
-def test_an_unknown_architecture_is_named_in_one_line(file, cache, refusal):
+def test_an_unknown_architecture_is_named_in_one_line(file, cache, refused):
     write(file, model_of(), architecture="perceiver")
-    assert re.search(r"cannot load file .*tiny\.gguf \(.*perceiver.* not supported", refusal())
+    said = refused("perceiver", "measure", file)
+    assert re.search(r"cannot load file .*tiny\.gguf \(.*perceiver.* not supported", said)
     assert files_in(cache) == []
 
 
-def test_a_part_of_a_split_file_says_so(file, cache, refusal):
+def test_a_part_of_a_split_file_says_so(file, cache, refused):
     """By its name, as llama.cpp writes them, or by what it says of itself; to download it again does not help."""
     part = file.with_name("tiny-00002-of-00003.gguf")
     part.write_bytes(b"GGUF")
     with pytest.raises(SourceError, match=r"is part 2 of 3 of a model.*--merge"):
         load_model(part)
     write(file, model_of(), parts=2)
-    assert "of 2 of a model" in refusal()
+    refused("of 2 of a model", "measure", file)
     assert files_in(cache) == []
 
 

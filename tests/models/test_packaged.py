@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from conftest import tiny
 from helpers.gguf_file import model_of, tensors_of, write
 from helpers.reference import held_out_r2
-from howlinear.app import cli
 from howlinear.errors import SourceError
 from howlinear.files import paths
 from howlinear.instrument.measure import measure
@@ -26,12 +25,6 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of
 from howlinear.models.packaged import PACKAGED, Packaged, weights_of
 from howlinear.text.corpus import load_corpus
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache")
-    return tmp_path / "cache"
 
 
 def sha256(path):
@@ -196,16 +189,11 @@ def flipped(content):
         ("a-folder", "tiny_folder/model/config.json"),
     ],
 )
-def test_an_altered_file_is_one_line(name, file, site_packages, cache, monkeypatch, capsys):
+def test_an_altered_file_is_one_line(name, file, site_packages, cache, refused):
     path = site_packages / file
     path.write_bytes(flipped(path.read_bytes()))
-    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", name])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    said = capsys.readouterr().err
     requirement = packaged.PACKAGED[name].requirement
-    assert stop.value.code == 2
-    assert said == (
+    assert refused(requirement, "measure", name) == (
         f"howlinear: {path} is not what {requirement} installs; install it again: "
         f"pip install --no-deps --force-reinstall {requirement}\n"
     )
