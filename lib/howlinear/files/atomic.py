@@ -28,14 +28,9 @@ def written_aside(target: Path | str) -> Iterator[Path]:
     """
     target = Path(target)
     with _neighbour(target, is_folder=False) as aside:
-        try:
-            yield aside
-            aside.chmod(0o666 & ~_umask())
-            aside.replace(target)
-        except HowlinearError:
-            raise
-        except (OSError, SafetensorError) as error:
-            raise unwritten(target, error) from error
+        yield aside
+        aside.chmod(0o666 & ~_umask())
+        aside.replace(target)
 
 
 def write_text(target: Path | str, text: str) -> None:
@@ -50,21 +45,16 @@ def folder_aside(target: Path) -> Iterator[Path]:
     with _neighbour(target, is_folder=True) as work:
         new = work / "new"
         old = work / "old"
+        new.mkdir()
+        yield new
         try:
-            new.mkdir()
-            yield new
-            try:
-                if target.exists():
-                    target.rename(old)
-                new.rename(target)
-            except BaseException:
-                if old.exists() and not target.exists():
-                    old.rename(target)
-                raise
-        except HowlinearError:
+            if target.exists():
+                target.rename(old)
+            new.rename(target)
+        except BaseException:
+            if old.exists() and not target.exists():
+                old.rename(target)
             raise
-        except (OSError, SafetensorError) as error:
-            raise unwritten(target, error) from error
 
 
 def unwritten(target: Path, error: Exception) -> SourceError:
@@ -86,6 +76,10 @@ def _neighbour(target: Path, is_folder: bool) -> Iterator[Path]:
         raise SourceError(f"cannot write {target}: {reason}; choose a folder you may write to") from error
     try:
         yield aside
+    except HowlinearError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise unwritten(target, error) from error
     finally:
         _remove(aside)
         os.close(lock)
