@@ -12,13 +12,8 @@ from howlinear.files import paths
 from howlinear.training import stand_ins
 from howlinear.training.minis import new_tokenizer
 
-TINY = {
-    "gpt2": {"n_layer": 3, "n_embd": 16, "n_head": 2, "n_ctx": 128, "n_positions": 128},
-    "pythia-160m": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2},
-    "llama-160m": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2,
-                   "num_key_value_heads": 2},
-}  # fmt: skip
 NAMES = list(stand_ins.PUBLISHED)
+TINY = {name: stand_ins.resized(name, blocks=3, width=16) for name in NAMES}
 
 # of the models on the Hub
 PARAMETERS = {"gpt2": 124_439_808, "pythia-160m": 162_322_944, "llama-160m": 162_417_408}
