@@ -1,7 +1,10 @@
-"""What `capture` would keep of rows that a test has made."""
+"""What `capture` would keep of rows that a test has made, and what it would see."""
+
+import torch
 
 from howlinear.core.moments import Moments
-from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.capture import BlockCapture, hooked
+from howlinear.models.ffn_sites import sites
 
 
 def moments_of(x, y):
@@ -15,3 +18,16 @@ def capture_of(sample):
     )
     outputs = Moments(sample.y.shape[1]).update(sample.y[sample.test])
     return BlockCapture(train, test, outputs, sample)
+
+
+@torch.no_grad()
+def seen_at_sites(model, inputs, kind="ffn"):
+    """Block → x and y of a pass as hooks see them, shapes (rows, width)."""
+    seen = {}
+
+    def keep(site, x, y):
+        seen[site.block] = (x.flatten(0, -2).clone(), y.flatten(0, -2).clone())
+
+    with hooked(sites(model, site=kind), keep):
+        model(**inputs)
+    return dict(sorted(seen.items()))

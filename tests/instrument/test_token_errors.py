@@ -9,13 +9,12 @@ import transformers
 from torch import nn
 
 import howlinear as hl
+from helpers.captures import seen_at_sites
 from helpers.families import reads, small
 from helpers.reference import least_squares
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.instrument.capture import hooked
 from howlinear.instrument.token_errors import missed_types, summarise_blocks, token_errors
-from howlinear.models.ffn_sites import sites
 from howlinear.text.rows import ModelInputs, TokenRows
 
 LENGTH, RARE, PLACE = 16, 7, 3
@@ -28,24 +27,13 @@ def rows():
     return TokenRows.from_ids(ids, folds=4)
 
 
-def gathered(model, rows, kind):
-    """Block → (x, y) of all rows, shapes (n_sequences, seq_len, width), float64."""
-    seen = {}
-
-    def keep(site, x, y):
-        seen[site.block] = [each.double().clone() for each in (x, y)]
-
-    with hooked(sites(model, site=kind), keep), torch.no_grad():
-        model.base_model(input_ids=rows.ids)
-    return seen
-
-
 @pytest.mark.parametrize("kind", ["ffn", "attention", "layer"])
 def test_every_number_by_hand(gpt2, rows, kind):
     errors = token_errors(gpt2, hl.measure(gpt2, rows, site=kind), tokens=10**6)
     assert set(errors["site"]) == {kind}
-    for block, (x, y) in gathered(gpt2, rows, kind).items():
-        train, test = (torch.stack([x[side].flatten(0, 1), y[side].flatten(0, 1)]) for side in (~rows.test, rows.test))
+    held_out = rows.test.repeat_interleave(LENGTH)
+    for block, (x, y) in seen_at_sites(gpt2, {"input_ids": rows.ids}, kind).items():
+        train, test = (torch.stack([x[side], y[side]]).double() for side in (~held_out, held_out))
         weight, bias, _ = least_squares(*train)
         shown, outputs = (part.numpy() for part in test)
         missed = np.square(outputs - shown @ weight - bias).sum(1)

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from helpers.captures import seen_at_sites
 from helpers.families import CAUSAL, DEPTH, FAMILIES, PADDING, PAIRS, WIDTH, reads, small, weights, worked
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
@@ -31,18 +32,6 @@ def out(model, inputs):
         return model(**inputs).logits
 
 
-def seen_at_sites(model, inputs):
-    """x and y of every block as the hooks see them, shapes (rows, width)."""
-    seen = {}
-
-    def keep(site, x, y):
-        seen[site.block] = (x.flatten(0, -2).clone(), y.flatten(0, -2).clone())
-
-    with torch.no_grad(), hooked(sites(model), keep):
-        model(**inputs)
-    return [seen[block] for block in sorted(seen)]
-
-
 def close(a, b, tolerance=2e-5):
     return (a - b).abs().max() <= tolerance * b.abs().max()
 
@@ -60,7 +49,7 @@ def test_x_and_y_are_those_worked_by_hand(name):
     model, inputs = small(name), reads(name)
     seen = seen_at_sites(model, inputs)
     assert len(seen) == DEPTH
-    for (x, y), (hand_x, hand_y) in zip(seen, worked(name, model, inputs), strict=True):
+    for (x, y), (hand_x, hand_y) in zip(seen.values(), worked(name, model, inputs), strict=True):
         assert torch.equal(x, hand_x)
         assert close(y, hand_y)
 
@@ -89,7 +78,7 @@ def test_a_single_module_goes_in_again_bit_for_bit(name):
 def test_a_swapped_block_is_seen_as_it_now_is(name):
     model, inputs, maps = small(name), reads(name), random_maps()
     with swap(model, maps):
-        for block, (x, y) in enumerate(seen_at_sites(model, inputs)):
+        for block, (x, y) in seen_at_sites(model, inputs).items():
             assert close(y.double(), maps[block](x.double()))
 
 
@@ -212,7 +201,8 @@ def test_a_pattern_of_ones_own_goes_before_the_table(tmp_path):
     assert [(site.input_name, site.name) for site in sites(model)] == [
         (f"model.layers.{i}.mlp.gate_proj", f"model.layers.{i}.mlp.down_proj") for i in range(DEPTH)
     ]
-    for (x, y), (hand_x, hand_y) in zip(seen_at_sites(model, inputs), worked("llama", model, inputs), strict=True):
+    seen = seen_at_sites(model, inputs).values()
+    for (x, y), (hand_x, hand_y) in zip(seen, worked("llama", model, inputs), strict=True):
         assert torch.equal(x, hand_x)
         assert close(y, hand_y)
     model.save_pretrained(tmp_path)

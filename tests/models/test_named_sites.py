@@ -7,10 +7,10 @@ from torch import nn
 
 import howlinear as hl
 from conftest import tiny
+from helpers.captures import seen_at_sites
 from helpers.families import DEPTH, FAMILIES, INNER, TEXT, WIDTH, reads, small
 from helpers.reference import held_out_r2
 from howlinear.errors import InputError
-from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import note, sites
 from howlinear.models.swap import swap
@@ -33,18 +33,6 @@ NORM_BEHIND = {  # attention reads the stream itself; this norm gets the stream 
 }
 BOTH_NORMED = ("gemma2", "gemma3_text", "gemma3", "olmo2")  # a norm between attention and the stream
 KINDS = ("ffn", "attention", "layer")
-
-
-def listened(model, inputs, kind):
-    """Block → (x, y) of a site, shapes (rows, width)."""
-    seen = {}
-
-    def keep(site, x, y):
-        seen[site.block] = (x.flatten(0, -2).clone(), y.flatten(0, -2).clone())
-
-    with hooked(sites(model, site=kind), keep), torch.no_grad():
-        model.base_model(**inputs)
-    return seen
 
 
 def passed(layers, path, inputs, model):
@@ -74,7 +62,7 @@ def close(found, expected):
 @pytest.mark.parametrize("name", NORM_BEFORE)
 def test_attention_and_ffn_write_what_the_layer_adds(name):
     model, inputs = small(name), reads(name)
-    attention, ffn, layer = (listened(model, inputs, kind) for kind in ("attention", "ffn", "layer"))
+    attention, ffn, layer = (seen_at_sites(model, inputs, kind) for kind in ("attention", "ffn", "layer"))
     by_hand = passed(layers_of(name, model), NORM_BEFORE[name], inputs, model)
     for block in range(DEPTH):
         close(attention[block][0], by_hand[block]["returned"])
@@ -86,7 +74,7 @@ def test_attention_and_ffn_write_what_the_layer_adds(name):
 @pytest.mark.parametrize("name", NORM_BEHIND)
 def test_where_the_norm_stands_behind_attention_writes_into_the_sum_that_it_gets(name):
     model, inputs = small(name), reads(name)
-    attention, layer = (listened(model, inputs, kind) for kind in ("attention", "layer"))
+    attention, layer = (seen_at_sites(model, inputs, kind) for kind in ("attention", "layer"))
     by_hand = passed(layers_of(name, model), NORM_BEHIND[name], inputs, model)
     for block in range(DEPTH):
         x, y = attention[block]
@@ -99,7 +87,7 @@ def test_where_the_norm_stands_behind_attention_writes_into_the_sum_that_it_gets
 @pytest.mark.parametrize("name", BOTH_NORMED)
 def test_where_what_is_written_is_normed_attention_ends_before_that(name):
     model, inputs = small(name), reads(name)
-    attention, layer = (listened(model, inputs, kind) for kind in ("attention", "layer"))
+    attention, layer = (seen_at_sites(model, inputs, kind) for kind in ("attention", "layer"))
     by_hand = passed(layers_of(name, model), "post_attention_layernorm", inputs, model)
     behind = passed(layers_of(name, model), "post_feedforward_layernorm", inputs, model)
     for block in range(DEPTH):
@@ -120,7 +108,7 @@ def test_of_an_encoder_decoder_each_side_by_its_ffns():
     for side, last in (("encoder", 1), ("decoder", 2)):
         note(model, f"{side}.block.*.layer.{last}.DenseReluDense")
         stack = model.get_submodule(f"{side}.block")
-        attention, layer = (listened(model, inputs, kind) for kind in ("attention", "layer"))
+        attention, layer = (seen_at_sites(model, inputs, kind) for kind in ("attention", "layer"))
         by_hand = passed(stack, "layer.0.layer_norm", inputs, model)
         whole = passed(stack, "layer.0.SelfAttention.o", inputs, model)
         for block in range(DEPTH):
@@ -138,7 +126,7 @@ def test_measured_as_by_least_squares(name, kind):
     model, rows = small(name), TokenRows.from_ids(reads(name, n=96)["input_ids"], folds=4)
     profile = hl.measure(model, rows, site=kind)
     assert profile.site == kind
-    for block, (x, y) in listened(model, {"input_ids": rows.ids}, kind).items():
+    for block, (x, y) in seen_at_sites(model, {"input_ids": rows.ids}, kind).items():
         held_out = rows.test.repeat_interleave(rows.ids.shape[1])
         expected = held_out_r2((x[~held_out], y[~held_out]), (x[held_out], y[held_out]))
         assert profile[block].r2 == pytest.approx(expected, abs=1e-4)
