@@ -52,27 +52,24 @@ def new_model(
     width: int | None = None,
     vocabulary: int = 4_096,
     dtype: torch.dtype = torch.float32,
-    context: int | None = None,
 ) -> PreTrainedModel:
     """A freshly initialised mini, by a name of `FACTORY`, `GROWN` or `WIDE`.
 
     The residual stream is 128 wide by default, or 768 in a wide model; the FFN is four times as wide, as in the paper's
-    models. Weights are drawn in `dtype`: float32 draws differ in their last digit between processors. The model reads
-    `context` tokens at most, by default as many as it is trained on.
+    models. Weights are drawn in `dtype`: float32 draws differ in their last digit between processors. No more tokens
+    are read than the model is trained on.
     """
     families = FACTORY | GROWN | WIDE
     if name not in families:
         raise InputError(f"unknown mini {name!r}: {', '.join(families)}")
     if width is None:
         width = PAPER_WIDTH if name in WIDE else NARROW_WIDTH
-    if context is None:
-        context = recipe_of(name).seq_len
     torch.manual_seed(seed)
     tokens = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": vocabulary}
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return families[name](blocks, width, context, tokens).eval()
+        return families[name](blocks, width, recipe_of(name).seq_len, tokens).eval()
     finally:
         torch.set_default_dtype(usual)
 
