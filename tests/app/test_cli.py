@@ -33,11 +33,10 @@ from transformers import (
 )
 
 from conftest import byte_tokenizer
+from helpers.made_up import ceiling_of, made_up_profile
 from howlinear.app import cli
 from howlinear.app.console import profile_notes, profile_table
 from howlinear.app.measurement import Measurement
-from howlinear.core.ceilings import AffineMap, Ceiling
-from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files import paths
 from howlinear.ideas.compression.folder import save
@@ -45,14 +44,12 @@ from howlinear.instrument.accuracy import accuracy
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change, perplexity
-from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_errors import token_errors
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, load_on_disk, tokenizer_of
 from howlinear.models.replace import replace, replaced, units_left
 from howlinear.text.corpus import load_corpus
-from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
 
 WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "seven", "green", "quick"]
@@ -371,7 +368,7 @@ def test_fresh_layers_that_cannot_be_called_one_by_one_are_refused(refused, text
 
 
 def test_a_bracket_that_does_not_close_is_shown_whole_and_named():
-    profile = profile_of(3, r2=0.5)
+    profile = made_up_profile([ceiling_of(0.5)] * 3)
     fresh = Baseline(np.array([0.1, 0.6, 0.55]), np.array([0.4, 0.61, 0.56]), 4096, [0, 1, 2])
     measurement = Measurement("mini-gpt2", profile, untrained=fresh)
     console = Console(width=80, file=io.StringIO())
@@ -548,33 +545,10 @@ def test_compare_takes_two_of_one_kind(refused, words):
 NO_COSTS = "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
 
 
-def profile_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
-    """A profile of so many blocks, all alike."""
-    measured = Ceiling(
-        r2=r2,
-        interval=Estimate(r2, r2 - 0.03, r2 + 0.03),
-        r2_train=r2 + 0.02,
-        limit=Estimate(r2 + 0.01, r2 - 0.02, r2 + 0.04),
-        r2_median=r2,
-        r2_per_feature=torch.tensor([r2, r2], dtype=torch.float64),
-        map=AffineMap(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)),
-        inputs=768,
-        rank=767,
-        condition=condition,
-        rows_train=15_360,
-        rows_test=5_120,
-    )
-    rows = TokenRows.from_ids(torch.zeros(160, 128, dtype=torch.long))
-    solved = Solved(measured, 123.4, massive_rows, ordinary=measured, ordinary_effective_rank=123.4)
-    return Profile("m", rows, dict.fromkeys(range(blocks), solved), 25.0)
-
-
-def table_of(blocks, width=80, costs=None, **numbers):
-    """What is printed of a profile of so many blocks."""
+def table_of(profile, width=80):
+    """What is printed of a profile."""
     console = Console(width=width, file=io.StringIO())
-    console.print(
-        profile_table(Measurement("mini-gpt2", dataclasses.replace(profile_of(blocks, **numbers), costs=costs)), width)
-    )
+    console.print(profile_table(Measurement("mini-gpt2", profile), width))
     return console.file.getvalue()
 
 
@@ -584,7 +558,8 @@ def table_of(blocks, width=80, costs=None, **numbers):
 def test_a_number_is_whole_at_every_width_or_not_there_and_named(width, swapped, massive_rows):
     """The narrowest terminal has R²_lin and its interval, the widest everything."""
     costs = dict.fromkeys(range(3), Change(356.12, -120.5, 400.3)) if swapped else None
-    printed = table_of(3, width, costs, r2=0.94, condition=999_999.0, massive_rows=massive_rows)
+    profile = made_up_profile([ceiling_of(0.94, condition=999_999.0)] * 3, dict.fromkeys(range(3), massive_rows))
+    printed = table_of(dataclasses.replace(profile, costs=costs), width)
     assert max(map(len, printed.splitlines())) <= width
     assert "…" not in printed
     cells = {"R²_lin": "0.940  ", "95 % interval": "0.910 – 0.970", "median R²": "0.940", "eff. rank": "123.4"}
@@ -605,7 +580,7 @@ def test_a_number_is_whole_at_every_width_or_not_there_and_named(width, swapped,
 
 @pytest.mark.parametrize(("r2", "condition"), [(0.123, 12.0), (0.9994, 999_999.0), (-0.5, 12_345_678.9)])
 def test_the_table_reads_whole_on_80_columns(r2, condition):
-    printed = table_of(36, r2=r2, condition=condition)
+    printed = table_of(made_up_profile([ceiling_of(r2, condition=condition)] * 36))
     lines = printed.splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in printed

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.made_up import ceiling_of, made_up_profile
 from howlinear.app.measurement import Measurement
 from howlinear.app.page import render, thoughts
-from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.correlation import correlation
-from howlinear.core.intervals import Estimate
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change
-from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.text.rows import TokenRows
 
@@ -94,19 +92,8 @@ def test_what_is_given_is_text(measured):
 
 def made_up(r2, ordinary=None, perplexity=25.0):
     """A profile of blocks with these R²_lin, and with those of them without twelve massive rows."""
-
-    def ceiling(value):
-        line = AffineMap(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
-        per_feature = torch.tensor([value, value], dtype=torch.float64)
-        interval = Estimate(value, value - 0.03, value + 0.03)
-        return Ceiling(value, value, interval, interval, value, per_feature, line, 2, 2, 1.0, 960, 320)
-
-    rows = TokenRows.from_ids(torch.zeros(10, 128, dtype=torch.long))
-    solved = {}
-    for block, value in enumerate(r2):
-        other = (ordinary or {}).get(block, value)
-        solved[block] = Solved(ceiling(value), 2.0, 12 * (block in (ordinary or {})), ceiling(other), 2.0)
-    return Profile("m", rows, solved, perplexity)
+    others = {block: ceiling_of(value) for block, value in (ordinary or {}).items()}
+    return made_up_profile(map(ceiling_of, r2), dict.fromkeys(others, 12), others, perplexity)
 
 
 def costing(deltas):

@@ -9,19 +9,18 @@ import pytest
 import torch
 
 from conftest import BLOCKS, WIDTH
+from helpers.made_up import ceiling_of, made_up_profile, within
 from helpers.nearly import assert_same_profile
 from helpers.reference import held_out_r2
 from howlinear.app import page
 from howlinear.app.console import profile_columns
 from howlinear.app.measurement import Measurement
-from howlinear.core.ceilings import AffineMap, Ceiling
-from howlinear.core.intervals import Estimate
 from howlinear.core.token_split import split
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
-from howlinear.instrument.profile import Profile, Solved, compare, profile_of
+from howlinear.instrument.profile import compare, profile_of
 from howlinear.instrument.profile_files import load_profile
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
@@ -139,13 +138,10 @@ def test_a_profile_follows_from_a_capture(gpt2, rows):
 @pytest.mark.parametrize(
     ("r2s", "answer"), [([0.5, 0.9, 0.5], True), ([0.9, 0.7, 0.5], False), ([0.5, 0.51, 0.5], False), ([0.5], False)]
 )
-def test_a_profile_rises_and_falls_only_beyond_its_intervals(gpt2, rows, r2s, answer):
-    profile = measure(gpt2, rows, blocks=[0])
-    found = [replace(profile[0], r2=r2, interval=Estimate(r2, r2 - 0.05, r2 + 0.05)) for r2 in r2s]
-    solved = {block: Solved(measured, 1.0, 0, measured, 1.0) for block, measured in enumerate(found)}
-    changed = replace(profile, solved=solved)
-    assert changed.rises_and_falls is answer
-    assert changed.curves == {"r2": r2s, "r2_low": [r2 - 0.05 for r2 in r2s], "r2_high": [r2 + 0.05 for r2 in r2s]}
+def test_a_profile_rises_and_falls_only_beyond_its_intervals(r2s, answer):
+    profile = made_up_profile([ceiling_of(r2, 0.05) for r2 in r2s])
+    assert profile.rises_and_falls is answer
+    assert profile.curves == {"r2": r2s, "r2_low": [r2 - 0.05 for r2 in r2s], "r2_high": [r2 + 0.05 for r2 in r2s]}
 
 
 # --- how far more rows would move it
@@ -153,24 +149,11 @@ def test_a_profile_rises_and_falls_only_beyond_its_intervals(gpt2, rows, r2s, an
 
 def with_limits(*blocks):
     """A profile of blocks of these (r2, half of its interval, limit); 320 train rows for 32 inputs."""
-    ceilings = {}
-    for number, (r2, half, limit) in enumerate(blocks):
-        ceilings[number] = Ceiling(
-            r2=r2,
-            interval=Estimate(r2, r2 - half, r2 + half),
-            r2_train=r2 + 0.1,
-            limit=None if limit is None else Estimate(limit, limit - 0.01, limit + 0.01),
-            r2_median=r2,
-            r2_per_feature=torch.tensor([r2], dtype=torch.float64),
-            map=AffineMap(torch.zeros(WIDTH, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)),
-            inputs=WIDTH,
-            rank=WIDTH,
-            condition=1.0,
-            rows_train=320,
-            rows_test=100,
-        )
-    solved = {number: Solved(measured, 1.0, 0, measured, 1.0) for number, measured in ceilings.items()}
-    return Profile("m", TokenRows.from_ids(torch.zeros(8, 4).long()), solved, None)
+    ceilings = []
+    for r2, half, limit in blocks:
+        tends = None if limit is None else within(limit, 0.01)
+        ceilings.append(ceiling_of(r2, half, r2_train=r2 + 0.1, limit=tends, inputs=WIDTH, rows_train=320))
+    return made_up_profile(ceilings, perplexity=None)
 
 
 def test_a_profile_says_what_more_rows_would_do():
