@@ -29,19 +29,26 @@ def make_something(profile):
     (captures / "text.safetensors").touch()
 
 
-def test_figures_of_another_model_are_replaced_if_that_is_asked_for(monkeypatch, tmp_path):
-    """Without running any notebook: what would be run, and what an earlier call has made."""
+@pytest.fixture
+def pipeline(monkeypatch, tmp_path):
+    """Run profiles that would have been run; no notebook is, and a page has the names of its models."""
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    out, ran = tmp_path / "mine", []
+    ran = []
 
     def run(profile, cores, progress):
-        ran.append([*profile.models_by_name])
-        assert not (paths.scratch(profile.name) / "results" / "02_ceilings" / "old.csv").exists()
+        ran.append(profile)
+        assert not list((paths.scratch(profile.name) / "results").glob("*/old.csv"))
         make_something(profile)
 
     monkeypatch.setattr(figures, "_run_pipeline", run)
     monkeypatch.setattr(figures, "COPIED", ("results",))
     monkeypatch.setattr(figures, "_render", lambda profile, *_: " ".join(profile.models_by_name))
+    return ran
+
+
+def test_figures_of_another_model_are_replaced_if_that_is_asked_for(pipeline, tmp_path):
+    """Without running any notebook: what would be run, and what an earlier call has made."""
+    out = tmp_path / "mine"
     assert figures.figures("mini-gpt2", folder=out).read_text() == "mini-gpt2"
     stem = next(out.glob("*.yaml")).stem
     old = paths.scratch(stem) / "results" / "02_ceilings" / "old.csv"
@@ -50,27 +57,11 @@ def test_figures_of_another_model_are_replaced_if_that_is_asked_for(monkeypatch,
     with pytest.raises(InputError, match="--force"):
         figures.figures("mini-llama", folder=out)
     assert figures.figures("mini-llama", folder=out, force=True).read_text() == "mini-llama"
-    assert ran == [["mini-gpt2"], ["mini-llama"]]
+    assert [[*profile.models_by_name] for profile in pipeline] == [["mini-gpt2"], ["mini-llama"]]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="something else"):
         figures.figures("mini-gpt2", folder=tmp_path / "other", force=True)
-
-
-@pytest.fixture
-def pipeline(monkeypatch, tmp_path):
-    """Run profiles that would have been run; no notebook is."""
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    ran = []
-
-    def run(profile, cores, progress):
-        ran.append(profile)
-        make_something(profile)
-
-    monkeypatch.setattr(figures, "_run_pipeline", run)
-    monkeypatch.setattr(figures, "COPIED", ("results",))
-    monkeypatch.setattr(figures, "_render", lambda *_: "")
-    return ran
 
 
 def test_texts_cut_as_asked_for_lie_in_the_folder_before_anything_reads_them(pipeline, tmp_path):

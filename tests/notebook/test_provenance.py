@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import torch
 
+from helpers.repository import commit, git
 from howlinear.errors import SourceError
 from howlinear.files import numbers, paths, tables
 from howlinear.instrument.capture import capture
@@ -36,9 +37,8 @@ def project(tmp_path, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "begin"]):
-        identity = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
-        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True)
+    git(tmp_path, "init", "-q")
+    commit(tmp_path)
     return tmp_path
 
 
