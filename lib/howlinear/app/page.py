@@ -19,7 +19,7 @@ from howlinear.app.measurement import Measurement, to_plot
 from howlinear.core.correlation import correlation
 from howlinear.errors import InputError
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.profile import Profile
+from howlinear.instrument.profile import Profile, numbered
 from howlinear.plots import ceilings, style
 
 
@@ -98,8 +98,7 @@ def _massive_rows_sentence(profile: Profile) -> str:
     """Which blocks' R²_lin rests on massive rows."""
     resting = profile.resting_on_massive_rows
     if resting:
-        blocks = f"block{'s' * (len(resting) > 1)} {', '.join(map(str, resting))}"
-        return f"Massive rows decide {blocks}: {profile.warning}."
+        return f"Massive rows decide {numbered(resting)}: {profile.warning}."
     if not any(found.massive_rows for found in profile.solved.values()):
         return f"No block has a massive row, whose output is beyond {MULTIPLE:g} times the median norm."
     return "Some blocks have massive rows, but without them R²_lin would be nearly the same in each."

@@ -205,7 +205,7 @@ class Profile(Mapping):
         have = f"{self.rows_per_input:,.0f} train rows for each input"
         constant = [block for block in self if block not in self.defined]
         if constant:
-            have = f"the output of {_blocks(constant)} is constant, so R²_lin is undefined there; {have}"
+            have = f"the output of {numbered(constant)} is constant, so R²_lin is undefined there; {have}"
         if any(block.interval is None for block in self.defined.values()):
             return f"{have}; without document folds there is no telling what more would do"
         untold = [number for number, block in self.defined.items() if block.limit is None]
@@ -221,9 +221,9 @@ class Profile(Mapping):
             f"the farthest from it ({rises[most]:+.3f})"
         )
         if untold:
-            return f"{have}: too few to say what R²_lin tends to in {_blocks(untold)}; elsewhere {tends}"
+            return f"{have}: too few to say what R²_lin tends to in {numbered(untold)}; elsewhere {tends}"
         if short:
-            return f"{have}: too few to trust R²_lin in {_blocks(short)}; {tends}"
+            return f"{have}: too few to trust R²_lin in {numbered(short)}; {tends}"
         return f"{have}; {tends}"
 
     @property
@@ -443,7 +443,7 @@ def defined(solved: Mapping[int, Solved]) -> dict[int, Ceiling]:
     if not ceilings:
         rows = next(iter(solved.values())).ceiling.rows_test
         raise ConstantError(
-            f"{_blocks(list(solved))}: the outputs are constant over {rows} rows: R² is undefined; "
+            f"{numbered(list(solved))}: the outputs are constant over {rows} rows: R² is undefined; "
             "use more or other text"
         )
     return ceilings
@@ -481,7 +481,7 @@ def _solved(block: BlockCapture, confidence: float) -> Solved:
     return Solved(whole, rank, massive_rows, ordinary, effective_rank(others.outputs.sxx))
 
 
-def _blocks(numbers: list[int]) -> str:
+def numbered(numbers: list[int]) -> str:
     """Blocks by number, as in `block 3` or `blocks 1, 2, 5`."""
     return f"block{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
