@@ -27,8 +27,9 @@ from howlinear.core.reduced_rank import reduced_rank
 from howlinear.files import numbers, paths
 from howlinear.files.git import git
 from howlinear.ideas.bilinear.recipe import Products, papers_gain
-from howlinear.instrument.paper_protocol import paper_activations, paper_blocks
+from howlinear.instrument.paper_protocol import paper_blocks
 from howlinear.instrument.perplexity import held_out
+from howlinear.instrument.resample import rows_of_blocks
 from howlinear.instrument.selection import spaced
 from howlinear.instrument.swap_costs import each_alone, swap_losses
 from howlinear.models.load import load_model, tokenizer_of
@@ -95,7 +96,7 @@ def compared(name, modules, folder):
 
     # Ours: the paper's protocol, and beside it our own median and rank of the same rows
     ours = paper_blocks(model, rows, scored.ids).set_index("block").astype("float64")
-    activations = paper_activations(model, rows)
+    activations = rows_of_blocks(model, hl.TokenRows.from_ids(rows.ids))
     maps = {}
     for block, (x, y) in activations.items():
         train, test = (Moments(x.shape[1], y.shape[1]).update(*side) for side in halves(x, y, rows.cut))

@@ -19,9 +19,10 @@ from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.bilinear.recipe import papers_gain, recipe
 from howlinear.instrument.capture import Sample, capture
-from howlinear.instrument.paper_protocol import paper_activations
+from howlinear.instrument.resample import rows_of_blocks
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.text.paper_rows import PaperRows
+from howlinear.text.rows import TokenRows
 
 RANK = 2
 
@@ -265,7 +266,7 @@ def test_an_encoder_of_two_blocks_has_an_answer():
 def test_the_papers_recipe_is_run_on_all_blocks_of_each_of_its_models(gpt2, ids):
     rows = PaperRows(ids, cut=613)
     table = measure.papers_recipe_table([("gpt2", gpt2, rows)], rank=RANK, steps=200, seed=0)
-    x, y = paper_activations(gpt2, rows)[1]
+    x, y = rows_of_blocks(gpt2, TokenRows.from_ids(ids))[1]
     assert keys(table) == [("gpt2", block) for block in range(len(table))]
     assert table["gain"][1] == papers_gain(x, y, 613, rank=RANK, steps=200)
     assert list(measure.papers_recipe_table([], RANK, 200, 0).columns) == ["model", "block", "gain"]

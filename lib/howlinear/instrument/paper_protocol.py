@@ -8,24 +8,23 @@ direction of a LayerNorm as well (`core.ceilings.NULL`; `benchmarks/paper_code.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import pandas as pd
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import outputs_vary, r2, r2_about_scalar, r2_per_feature
 from howlinear.core.moments import Moments
 from howlinear.core.reduced_rank import reduced_rank
-from howlinear.instrument.capture import hooked
+from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.perplexity import held_out
 from howlinear.instrument.swap_costs import each_alone, swap_losses
-from howlinear.models.checks import evaluating
-from howlinear.models.ffn_sites import sites
-from howlinear.models.forward import running, trunk
+from howlinear.models.ffn_sites import Site, sites
 from howlinear.text.paper_rows import PaperRows
+from howlinear.text.rows import TokenRows
 
 BATCH = 16  # windows in a forward pass
 
@@ -37,8 +36,6 @@ COLUMNS = {
     "rank_95_train_mean": "Int64",
 }
 """Quantities of a block by the paper's protocol → their types."""
-
-Rows = Float[Tensor, "rows d"]
 
 
 def paper_blocks(
@@ -93,48 +90,17 @@ def paper_moments(
     """Block → moments of the rows before the cut, and of those from it on."""
     sides: dict[int, tuple[Moments, Moments]] = {}
 
-    def keep(block: int, start: int, x: Rows, y: Rows) -> None:
-        if block not in sides:
-            sides[block] = (Moments(x.shape[1], y.shape[1]), Moments(x.shape[1], y.shape[1]))
+    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
+        if site.block not in sides:
+            sides[site.block] = (Moments(x.shape[1], y.shape[1]), Moments(x.shape[1], y.shape[1]))
+        start = int(batch[0]) * rows.ids.shape[1]
         before = max(0, rows.cut - start)  # rows of this batch that are to fit on
-        train, test = sides[block]
+        train, test = sides[site.block]
         train.update(x[:before], y[:before])
         test.update(x[before:], y[before:])
 
-    _read(model, rows, keep, blocks)
-    return sides
-
-
-def paper_activations(model: PreTrainedModel, rows: PaperRows) -> dict[int, tuple[Rows, Rows]]:
-    """Block → all inputs and all outputs, in order: for what needs rows themselves."""
-    parts: dict[int, tuple[list[Rows], list[Rows]]] = {}
-
-    def keep(block: int, _: int, x: Rows, y: Rows) -> None:
-        inputs, outputs = parts.setdefault(block, ([], []))
-        inputs.append(x.float().cpu().clone())
-        outputs.append(y.float().cpu().clone())
-
-    _read(model, rows, keep)
-    return {block: (torch.cat(inputs), torch.cat(outputs)) for block, (inputs, outputs) in parts.items()}
-
-
-@torch.no_grad()
-def _read(
-    model: PreTrainedModel,
-    rows: PaperRows,
-    keep: Callable[[int, int, Rows, Rows], None],
-    blocks: Collection[int] | None = None,
-) -> None:
-    """Run the model over all windows; `keep` gets a block, the number of its first row here, and its rows."""
-    start = 0
-
-    def pass_on(site, x, y):
-        keep(site.block, start, x.flatten(0, -2), y.flatten(0, -2))
-
     chosen = [site for site in sites(model) if blocks is None or site.block in blocks]
-    if not chosen:
-        return
-    with running(model), evaluating(model), hooked(chosen, pass_on):
-        for batch in rows.ids.split(BATCH):
-            trunk(model, batch, chosen[-1])
-            start += batch.numel()
+    if chosen:
+        windows = torch.arange(len(rows.ids)).split(BATCH)
+        read_tokens(model, TokenRows.from_ids(rows.ids), chosen, windows, keep)
+    return sides

@@ -30,7 +30,7 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
     if most is None:
         return stored.blocks
     rows = stored.rows.thinned(most)
-    every = _rows_of_blocks(model, rows)
+    every = rows_of_blocks(model, rows)
     places = torch.arange(rows.count)
     samples = {block: Sample.at(rows, places, x, y) for block, (x, y) in every.items()}
 
@@ -40,7 +40,7 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
     return LazyBlocks({block: partial(with_sample, block) for block in stored.blocks})
 
 
-def _rows_of_blocks(
+def rows_of_blocks(
     model: PreTrainedModel, rows: TokenRows
 ) -> dict[int, tuple[Float[Tensor, "n d_in"], Float[Tensor, "n d_out"]]]:
     """Block → its inputs and outputs at all these rows, float32, in their order."""

@@ -22,7 +22,7 @@ from howlinear.ideas.bilinear.probe import Probe, probe
 from howlinear.ideas.bilinear.recipe import papers_gain, recipe
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.paper_protocol import paper_activations
+from howlinear.instrument.resample import rows_of_blocks
 from howlinear.instrument.selection import spaced
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.load import is_causal
@@ -211,7 +211,7 @@ def papers_recipe_table(
     """`gain` of every block by the paper's recipe on the paper's rows, by its R²: a row a `model` and `block`."""
     rows = []
     for name, model, laid_out in models:
-        for block, (x, y) in paper_activations(model, laid_out).items():
+        for block, (x, y) in rows_of_blocks(model, TokenRows.from_ids(laid_out.ids)).items():
             gain = papers_gain(x, y, laid_out.cut, rank, steps, seed)
             rows.append({"model": name, "block": block, "gain": gain})
     return pd.DataFrame(rows, columns=[*KEYS, "gain"])
