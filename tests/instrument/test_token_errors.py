@@ -126,11 +126,11 @@ def test_a_block_that_is_a_line_has_no_residual(gpt2, rows):
 
 def test_summaries_by_hand(gpt2, rows):
     errors = token_errors(gpt2, rows, blocks=0, tokens=2 * LENGTH).assign(share=0.0)
-    errors.loc[[0, 3, LENGTH], "share"] = [0.5, 0.2, 0.3]
-    (summary,) = summarise_blocks(errors, top=2).to_dict("records")
+    errors.loc[[0, 3, LENGTH, 5, 6, 7], "share"] = [0.5, 0.1, 0.3, 0.04, 0.03, 0.03]
+    (summary,) = summarise_blocks(errors).to_dict("records")
     assert (summary["tokens"], summary["half"]) == (2 * LENGTH, 1)
-    assert summary["top"] == pytest.approx(0.8)
-    assert summary["first"] == pytest.approx(0.8)  # both sequences begin with one of the three
+    assert summary["top"] == pytest.approx(0.97)  # five of the six
+    assert summary["first"] == pytest.approx(0.8)  # both sequences begin with one of them
 
 
 def test_few_tokens_are_of_every_fold_in_turn(gpt2, rows):

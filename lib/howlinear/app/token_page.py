@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from howlinear.app.console import Column, percent, spelt
 from howlinear.app.measurement import Measurement
 from howlinear.errors import InputError
-from howlinear.instrument.token_errors import missed_types, summarise_blocks
+from howlinear.instrument.token_errors import TOP, missed_types, summarise_blocks
 from howlinear.models.ffn_sites import KINDS
 
 MOST = 8_192
@@ -94,7 +94,7 @@ def token_columns(errors: pd.DataFrame) -> list[Column]:
     return [
         Column("\nblock", [str(row.block) for row in rows], worth=100),
         Column("R²_lin of\nthese tokens", [f"{row.r2:.3f}" for row in rows], worth=99),
-        Column("5 tokens\ncarry", [percent(row.top) for row in rows], worth=98),
+        Column(f"{TOP} tokens\ncarry", [percent(row.top) for row in rows], worth=98),
         Column("half is of\ntokens", [f"{row.half:,}" for row in rows], worth=95),
         Column("position 0\ncarries", [percent(row.first) for row in rows], worth=97),
         Column("\nmissed most", missed, worth=96, justify="left"),
@@ -105,9 +105,10 @@ def _sentences(row: dict) -> list[str]:
     """Which tokens carry a block's residual, of its row of `summarise_blocks`."""
     if not row["half"]:
         return [f"R²_lin is {row['r2']:.3f}: no residual beyond rounding, on these tokens the block is its affine map."]
+    most = f"The {TOP} tokens that carry most have {percent(row['top'])} of the residual"
     return [
         f"R²_lin of these {row['tokens']:,} tokens is {row['r2']:.3f}.",
-        f"The 5 tokens that carry most have {percent(row['top'])} of the residual, {row['half']:,} have half of it.",
+        f"{most}, {row['half']:,} have half of it.",
         f"The first position of the sequences carries {percent(row['first'])}.",
     ]
 

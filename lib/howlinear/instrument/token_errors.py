@@ -35,6 +35,10 @@ from howlinear.text.token_texts import token_texts
 TOKENS = 2_048
 """How many tokens are shown by default, in whole sequences: a page of them can be read, and stays small."""
 
+TOP = 5
+TYPES = 10
+"""How many tokens that carry most of a residual are counted together, and how many types of tokens are named."""
+
 EXACT = 1e-10
 """Share of the outputs below which a residual is rounding of float32, so that no token carries it."""
 
@@ -113,17 +117,13 @@ def token_errors(
     )[[*about, "block", *where, "residual", "share", "output", "r2"]]
 
 
-def summarise_blocks(errors: pd.DataFrame, top: int = 5) -> pd.DataFrame:
-    """Which tokens carry each block's residual, a row a block.
-
-    Args:
-        errors: of `token_errors`.
-        top: how many tokens to count as the few that carry most.
+def summarise_blocks(errors: pd.DataFrame) -> pd.DataFrame:
+    """Which tokens carry each block's residual, of `token_errors`, a row a block.
 
     Returns:
         `block`; `r2`, R²_lin of the tokens shown, their own mean taken out; `tokens`, how many these are; `top`, the
-        share of the residual that the `top` tokens carry; `half`, how few tokens carry half of it; `first`, what
-        position 0 of the sequences carries.
+        share of the residual that the `TOP` tokens carry which carry most; `half`, how few tokens carry half of it;
+        `first`, what position 0 of the sequences carries.
     """
     rows = []
     for block, table in errors.groupby("block", sort=True):
@@ -136,7 +136,7 @@ def summarise_blocks(errors: pd.DataFrame, top: int = 5) -> pd.DataFrame:
                 "block": block,
                 "r2": 1 - missed,
                 "tokens": len(table),
-                "top": share[:top].sum(),
+                "top": share[:TOP].sum(),
                 "half": 0 if exact else int(np.searchsorted(share.cumsum(), 0.5) + 1),
                 "first": table.loc[table["position"] == 0, "share"].sum(),
             }
@@ -144,8 +144,8 @@ def summarise_blocks(errors: pd.DataFrame, top: int = 5) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def missed_types(errors: pd.DataFrame, top: int = 10) -> pd.DataFrame:
-    """The types of tokens that each block's map misses most: at most `top` rows a block, in falling order.
+def missed_types(errors: pd.DataFrame) -> pd.DataFrame:
+    """The types of tokens that each block's map misses most: at most `TYPES` rows a block, in falling order.
 
     They are those whose share of the residual lies farthest above their share of the tokens: neither the most frequent,
     which carry much in sum, nor the rarest, of which one may be far off.
@@ -160,7 +160,7 @@ def missed_types(errors: pd.DataFrame, top: int = 10) -> pd.DataFrame:
     # share − times / n = times · (residual − 1) / n
     types["excess"] = types["times"] * (types["residual"] - 1)
     falling = types.reset_index().sort_values(["block", "excess"], ascending=[True, False], kind="stable")
-    most = falling[falling["residual"] > 1].groupby("block").head(top)
+    most = falling[falling["residual"] > 1].groupby("block").head(TYPES)
     return most.drop(columns="excess").reset_index(drop=True)
 
 
