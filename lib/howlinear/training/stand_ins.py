@@ -72,7 +72,6 @@ def make(
     name: str,
     folder: Path = FOLDER,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    seed: int = 0,
     changes: Mapping[str, object] | None = None,
 ) -> Path:
     """Make a stand-in, unless it is there as asked for; an interrupted one leaves nothing under its name.
@@ -100,14 +99,14 @@ def make(
         return target
     with atomic.folder_aside(target) as aside:
         (aside / "config.json").write_text(text, encoding="utf-8")
-        save_file(_weights(config, seed), aside / "model.safetensors", metadata={"format": "pt"})
+        save_file(_weights(config), aside / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(aside)
     return target
 
 
-def _weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
-    """Random weights under the names, and in the precision, of the Hub's file."""
-    torch.manual_seed(seed)
+def _weights(config: dict) -> dict[str, torch.Tensor]:
+    """Random weights, the same each time, under the names, and in the precision, of the Hub's file."""
+    torch.manual_seed(0)
     family = config["model_type"]
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family].from_dict(config))
     weights = {name: weight.detach() for name, weight in model.named_parameters()}  # tied ones once

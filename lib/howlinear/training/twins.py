@@ -55,7 +55,7 @@ class Twin:
 TWINS = [Twin(family, text, seed) for family, text, seed in product(FAMILIES, TEXTS, SEEDS)]
 
 
-def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compiled: bool = True) -> Path:
+def train_twin(twin: Twin, recipe: Recipe = RECIPE, compiled: bool = True) -> Path:
     """Train one twin, measure it on both texts, and write `models/twins/<name>.json`.
 
     The trajectory is measured on `docs`, whatever the twin was trained on: all read the same rows. The first of each
@@ -64,7 +64,7 @@ def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compile
     recipe = replace(recipe, seed=twin.seed)
     tokenizer, stream = training_stream(paths.BUILD / "minis", recipe)
     rows = {text: load_corpus(text, tokenizer).rows() for text in TEXTS}
-    model = new_model(f"mini-{twin.family}", twin.seed, BLOCKS, WIDTH).to(device)
+    model = new_model(f"mini-{twin.family}", twin.seed, BLOCKS, WIDTH)
 
     first_of_family = twin.text == TEXTS[0] and twin.seed == SEEDS[0]
     trajectory = train(
