@@ -131,9 +131,6 @@ def as_tensor(given: Any, name: str) -> Tensor:
     """A tensor of what a user has, a tensor, an array, or lists; whole numbers of any width become int64.
 
     In an error it is called by `name`.
-
-    Raises:
-        InputError: no numbers, or lists of different lengths.
     """
     try:
         tensor = tensor_of(given)
@@ -153,11 +150,7 @@ def as_tensor(given: Any, name: str) -> Tensor:
 
 
 def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
-    """Token ids of what a user has: a tensor, an array, or lists, of whole numbers of any width.
-
-    Raises:
-        InputError: no whole numbers, not a row a sequence, or none at all.
-    """
+    """Token ids of what a user has: a tensor, an array, or lists, of whole numbers of any width."""
     ids = as_tensor(given, "token ids")
     if ids.ndim != 2 or ids.numel() == 0:
         raise InputError(f"token ids of shape {tuple(ids.shape)}: give (n_sequences, seq_len), neither of them 0")

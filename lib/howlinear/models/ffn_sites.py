@@ -180,11 +180,7 @@ def _check_reached(model: PreTrainedModel, all_sites: list[Site]) -> None:
 
 
 def pattern_of(model: PreTrainedModel) -> str:
-    """The pattern of a model's sites: the one noted in its config, else the table's, else what its structure says.
-
-    Raises:
-        InputError: none fits; says what to pass.
-    """
+    """The pattern of a model's sites: the one noted in its config, else the table's, else what its structure says."""
     noted = getattr(model.config, "howlinear_sites", None)
     family = model.config.model_type
     if noted is not None and family not in TIME_MAJOR:
@@ -218,11 +214,7 @@ def check_kind(site: Any) -> None:
 
 
 def _pattern_beside(model: PreTrainedModel, site: str) -> str:
-    """The pattern of a model's attention or of its layers.
-
-    Raises:
-        InputError: it cannot be told which list of modules the layers are, or which module is attention.
-    """
+    """The pattern of a model's attention or of its layers."""
     family = model.config.model_type
     if family in ("albert", *TIME_MAJOR):
         raise InputError(f"{type(model).__name__}, a {family!r} model, cannot be measured: {REFUSED[family]}")
@@ -255,11 +247,7 @@ def _stack_of(model: PreTrainedModel) -> str:
 
 
 def note(model: PreTrainedModel, pattern: str) -> None:
-    """Note in a model's config where its FFNs are, for every function to read, and for the folder it is saved to.
-
-    Raises:
-        InputError: no module fits.
-    """
+    """Note in a model's config where its FFNs are, for every function to read, and for the folder it is saved to."""
     model.config.howlinear_sites = _fitting(model, pattern)
 
 
@@ -272,11 +260,7 @@ def _fitting(model: PreTrainedModel, pattern: str) -> str:
 
 
 def width_of(model: PreTrainedModel) -> int:
-    """Features of the residual stream, so of x and y.
-
-    Raises:
-        InputError: the config does not say one number for all blocks.
-    """
+    """Features of the residual stream, so of x and y."""
     width = getattr(model.config.get_text_config(), "hidden_size", None)
     if not isinstance(width, int):
         kind = type(model).__name__
@@ -333,11 +317,7 @@ def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:
 
 
 def whole(model: PreTrainedModel, site: Site) -> nn.Module:
-    """One module that maps x to y alone: the FFN itself, or a pair's two layers with the activation between them.
-
-    Raises:
-        InputError: it cannot be told what lies between the two layers of a pair.
-    """
+    """One module that maps x to y alone: the FFN itself, or a pair's two layers with the activation between them."""
     if site.ffn is not None:
         return FirstOutput(site.ffn) if values_beside(model, site) else site.ffn
     activation = activation_beside(model, site)

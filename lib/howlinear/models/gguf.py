@@ -105,11 +105,7 @@ def _without_its_bar() -> Iterator[None]:
 
 
 def _opened(file: Path) -> GGUFReader:
-    """A GGUF file's header and the places of its tensors.
-
-    Raises:
-        SourceError: it ends early, or is none that the package `gguf` reads.
-    """
+    """A GGUF file's header and the places of its tensors."""
     from gguf import GGUFReader
 
     try:

@@ -88,11 +88,7 @@ def _restore_forward(module: nn.Module, forward: Callable | None) -> None:
 
 
 def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:
-    """Take whole layers out; those behind move up.
-
-    Raises:
-        InputError: no layer would be left.
-    """
+    """Take whole layers out; those behind move up."""
     layers = layers_of(model)
     attention, _ = parts_of(model)["attention"]
     left = [layer for number, layer in enumerate(layers) if number not in numbers]

@@ -151,12 +151,7 @@ def _silent() -> Iterator[None]:
 
 
 def _on_hub(name: str, revision: str | None = None) -> tuple[str, str]:
-    """Where a model lies, and which revision of it is meant, `main` by default.
-
-    Raises:
-        SourceError: as of `located`.
-        InputError: a revision of what is no Hub id, or two of them.
-    """
+    """Where a model lies, and which revision of it is meant, `main` by default."""
     name, named = with_revision(name)
     if named is not None and revision is not None:
         raise InputError(f"two revisions of {name}, {named!r} and {revision!r}: give one")
@@ -272,11 +267,7 @@ def _from_pretrained(
 
 
 def _config_of(source: str, revision: str) -> PreTrainedConfig:
-    """The config of a model.
-
-    Raises:
-        SourceError: it is an adapter's.
-    """
+    """The config of a model."""
     # Whether peft is installed would decide whether transformers reads it.
     if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
         raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
@@ -512,11 +503,7 @@ def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """The tokenizer that lies beside a model's weights.
-
-    Raises:
-        SourceError: there is none; pass token ids instead of a corpus.
-    """
+    """The tokenizer that lies beside a model's weights."""
     if model.main_input_name != "input_ids":
         raise SourceError(
             f"{type(model).__name__} reads {model.main_input_name}, no text: measure it from Python, as in "

@@ -130,20 +130,12 @@ def copy_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
-    """Blocks whose FFN is a linear layer for good (`replace.replace`), each with its rank; None is full rank.
-
-    Raises:
-        InputError: the config's entry is damaged.
-    """
+    """Blocks whose FFN is a linear layer for good (`replace.replace`), each with its rank; None is full rank."""
     return _noted(config, "replaced", "ranks", lambda rank: rank is None or _is_count(rank))
 
 
 def units_left(config: PreTrainedConfig) -> dict[int, int]:
-    """Blocks that have fewer hidden units than the config says for all (`replace.replace`), each with its number.
-
-    Raises:
-        InputError: the config's entry is damaged.
-    """
+    """Blocks that have fewer hidden units than the config says for all (`replace.replace`), each with its number."""
     return _noted(config, "units", "numbers of hidden units", _is_count)
 
 
@@ -176,11 +168,7 @@ def linear_layers(width: int, rank: int | None) -> nn.Module:
 
 
 def _rank(site: Site, width: int) -> int | None:
-    """The rank to note for the linear layer, or the pair of them, that stands at a site.
-
-    Raises:
-        InputError: it is neither, or of another width.
-    """
+    """The rank to note for the linear layer, or the pair of them, that stands at a site."""
     module = site.ffn
     is_pair = isinstance(module, nn.Sequential) and len(module) > 0
     rank = getattr(module[0], "out_features", None) if is_pair else None  # dimensions between the two

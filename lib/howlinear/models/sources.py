@@ -94,11 +94,7 @@ def check_there(name: str) -> None:
 
 
 def check_bits(bits: int | None) -> None:
-    """Refuse to round weights to so many bits where that cannot be.
-
-    Raises:
-        InputError: bitsandbytes rounds to 4 or 8, and has to be installed.
-    """
+    """Refuse to round weights to so many bits where that cannot be."""
     if bits not in (None, 4, 8):
         raise InputError(f"bits={bits!r}: weights are rounded to 4 or 8")
     missing = [package for package in ("bitsandbytes", "accelerate") if bits and find_spec(package) is None]

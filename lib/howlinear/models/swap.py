@@ -78,9 +78,6 @@ def maps_and_site(maps: Any, site: str | None = None) -> tuple[dict[int, Any], s
     """Block → map, of maps or of what holds them, a profile or its ceilings; and what these stand for.
 
     That is what is said, or else what the profile was measured of.
-
-    Raises:
-        InputError: no mapping from blocks, something in it that is no map, or a profile of something else than is said.
     """
     measured = getattr(maps, "site", None)
     if site is not None and measured is not None and site != measured:

@@ -41,12 +41,7 @@ WIDTHS = {  # model_type: the config's name for the number of hidden units, wher
 
 
 def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
-    """The layers of a block's FFN: one or two from x to the hidden units, the last from these to y.
-
-    Raises:
-        InputError: a family whose hidden units cannot be reached, or a block that is a linear layer already, or whose
-            layers are wrapped in something else.
-    """
+    """The layers of a block's FFN: one or two from x to the hidden units, the last from these to y."""
     family = model.config.model_type
     if family not in LAYERS:
         raise InputError(

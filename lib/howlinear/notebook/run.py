@@ -72,11 +72,7 @@ class Run:
     constant: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
     def model(self, name: str) -> PreTrainedModel:
-        """Load one of the profile's models by its short name.
-
-        Raises:
-            InputError: the profile has no such model.
-        """
+        """Load one of the profile's models by its short name."""
         if name not in self.models:
             raise InputError(f"profile {self.profile} has no model {name!r}: {', '.join(self.models)}")
         return load_model(self.models[name])
@@ -108,11 +104,7 @@ class Run:
         return stored
 
     def make_capture(self, name: str, corpus: str) -> Path:
-        """Capture a model on a corpus of the run profile, whatever is there already; the file's path.
-
-        Raises:
-            InputError: the run profile has no such corpus, or no block's outputs vary on it.
-        """
+        """Capture a model on a corpus of the run profile, whatever is there already; the file's path."""
         if corpus not in self.corpora:
             raise InputError(f"profile {self.profile} has no text {corpus!r}: {', '.join(self.corpora)}")
         model = self.model(name)
@@ -214,11 +206,7 @@ class Run:
         display(Markdown(text), display_id=self._answer_id)
 
     def conclusion(self) -> None:
-        """Show what this run has just saved says, here and where `answer` stands, and a reply to each prediction.
-
-        Raises:
-            SourceError: nothing has been saved yet.
-        """
+        """Show what this run has just saved says, here and where `answer` stands, and a reply to each prediction."""
         found = prose.describe(tables.read(self.results_path))
         answer = _listed(found.answer)
         numbered = [f"{number}. {reply}" for number, reply in enumerate(found.replies, 1)]
@@ -226,11 +214,7 @@ class Run:
         display(Markdown(f"{answer}\n\n**Your predictions.**\n\n" + "\n".join(numbered)))
 
     def questions(self) -> None:
-        """Show questions to test oneself with; the answer to each, of what this run has just saved, is folded below it.
-
-        Raises:
-            SourceError: nothing has been saved yet.
-        """
+        """Show questions to test oneself with; the answer to each, of what this run has saved, is folded below it."""
         asked = prose.describe(tables.read(self.results_path)).questions
         folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
         display(Markdown(_with_key(folded)))

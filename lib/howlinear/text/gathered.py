@@ -38,9 +38,6 @@ def gathered(brought: Any, column: str | None = None) -> Any:
     Batches come from a `DataLoader` or anything else that is iterable; examples from a tokenised data set, one of
     torch, or as a list of what a tokenizer returns. Shorter ones are padded on the right, with a mask that says so.
     Strings may stand in dicts, as the rows of a data set do, in a column that is named or usual.
-
-    Raises:
-        InputError: what is neither, or batches that are not of one kind.
     """
     if brought is None or isinstance(brought, int | float | bool):
         raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
@@ -151,11 +148,7 @@ def _texts(items: list[Any], column: str | None) -> list[str]:
 
 
 def _cells(item: Any, column: str | None) -> list[str] | None:
-    """The strings of an item, of which an empty cell has none; None if it is no text.
-
-    Raises:
-        InputError: it holds strings, and it cannot be told which of them are the text.
-    """
+    """The strings of an item, of which an empty cell has none; None if it is no text."""
     if isinstance(item, str):
         return [item]
     if isinstance(item, tuple) and any(isinstance(part, str) or _holds_strings(part) for part in item):
@@ -227,11 +220,7 @@ def _checked(batch: Any) -> Any:
 
 
 def _joined(batches: list[Any]) -> dict[str, Tensor]:
-    """Batches, or examples, below one another.
-
-    Raises:
-        InputError: they are neither token ids nor of one kind, or there are none.
-    """
+    """Batches, or examples, below one another."""
     if not batches:
         raise InputError("a data set of 0 sequences: give one that holds token ids")
     given = [batch if isinstance(batch, Mapping) else _named(batch) for batch in batches]

@@ -163,11 +163,7 @@ def _in_folder(name: str, folder: Path | None) -> Path | None:
 
 
 def _fetched_book(name: str) -> Path:
-    """The file of a book, from its address or, if it was fetched before, from the cache.
-
-    Raises:
-        SourceError: it cannot be had, or is not what was pinned.
-    """
+    """The file of a book, from its address or, if it was fetched before, from the cache."""
     book = BOOKS[name]
     file = f"{name}.txt"
     cache = pooch.create(

@@ -116,9 +116,6 @@ def pack_contiguous(
     Documents follow one another, each ended by the end-of-text token, and none is cut short. What neighbours share lies
     on one side, but for the document at the border; a fold is a run of neighbouring sequences. `documents` come in the
     order of the text, and their sides do not count; `tail` is the share of the sequences that is held out.
-
-    Raises:
-        InputError: the corpus is too small, or there is not a sequence for every fold.
     """
     sequences = round(rows / seq_len)
     held_out = round(tail * sequences)
@@ -167,11 +164,7 @@ def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[in
 
 
 def _called(tokenizer: PreTrainedTokenizerBase, text: str | list[str], **options: bool) -> list[Any]:
-    """The token ids that a tokenizer gives.
-
-    Raises:
-        InputError: it fails, as one that has no token for what it does not know.
-    """
+    """The token ids that a tokenizer gives."""
     try:
         return tokenizer(text, verbose=False, **options)["input_ids"]
     except Exception as error:  # what tokenizers raises has no class of its own

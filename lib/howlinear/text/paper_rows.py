@@ -43,9 +43,6 @@ def paper_rows(corpus: Corpus, most: int = SURVEY, seq_len: int = 128, seed: int
     """The first whole windows of a text, `most` rows of it at most; a shorter text gives what it has.
 
     What embedded models trained on is left out, and `seed` decides where a built-in text begins.
-
-    Raises:
-        InputError: the text has fewer than two windows.
     """
     text = corpus.beginning(LONG_TOKEN * most, seed)
     ids = torch.tensor(corpus.tokenizer(text, verbose=False)["input_ids"], dtype=torch.long)

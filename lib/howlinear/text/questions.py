@@ -93,11 +93,7 @@ def _question(row: int, text: Any, choices: Any, answer: Any) -> Question:
 
 
 def _choices(row: int, cell: Any) -> tuple[list[str], list[str] | None]:
-    """The choices in a cell, and their labels if they have some.
-
-    Raises:
-        InputError: there are no two, or not a label for each.
-    """
+    """The choices in a cell, and their labels if they have some."""
     given = cell
     if isinstance(cell, str):
         try:

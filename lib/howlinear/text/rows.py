@@ -453,9 +453,6 @@ def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64
 
     Returns:
         The places drawn, in order, counted through all sequences; and per place which of these it is, or −1.
-
-    Raises:
-        InputError: rows without token ids, which a sample keeps.
     """
     if rows.ids is None and sample:
         raise InputError(f"a sample of {sample} rows keeps their token ids, and these inputs have none: ask for none")

@@ -39,11 +39,7 @@ def is_stream(given: Any) -> bool:
 
 @cache  # who looks whether it is there goes on to read it
 def open_hub(name: str) -> IterableDataset:
-    """A data set of the Hub, or of the local cache, of which nothing is read yet.
-
-    Raises:
-        SourceError: it is not there, gated, or the Hub cannot be reached; or it has no such configuration or split.
-    """
+    """A data set of the Hub, or of the local cache, of which nothing is read yet."""
     from datasets import load_dataset  # slow to import, and needless for other texts
 
     repository, configuration, split = HUB_ID.fullmatch(name).groups()
@@ -58,12 +54,7 @@ def open_hub(name: str) -> IterableDataset:
 
 
 def texts_of(stream: IterableDataset, column: str | None, name: str) -> Iterator[str]:
-    """The texts in a column of a stream, row by row; empty cells are none.
-
-    Raises:
-        SourceError: the next row cannot be had.
-        InputError: as of `plain.column_of`.
-    """
+    """The texts in a column of a stream, row by row; empty cells are none."""
     try:
         for place, row in enumerate(stream):
             if place == 0:

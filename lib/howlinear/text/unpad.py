@@ -12,9 +12,6 @@ def without_padding(rows: Rows) -> TokenRows:
     """The same tokens, each document fold's in a row, cut into sequences of one length; the rest of a fold is left out.
 
     Every token stays on its side and in its document fold. Rows without padding keep their sequences.
-
-    Raises:
-        InputError: inputs that are no token ids, or a fold of fewer than two tokens.
     """
     if rows.ids is None:
         raise InputError(f"these are no token ids but {', '.join(rows.inputs)}: what follows needs a text")
