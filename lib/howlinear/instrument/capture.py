@@ -71,11 +71,7 @@ class Sample:
         return fold_indices(self.test, self.fold, test)
 
     def select(self, mask: Bool[Tensor, " rows"]) -> Sample:
-        """The rows where `mask` holds.
-
-        Raises:
-            InputError: there is none.
-        """
+        """The rows where `mask` holds."""
         if not mask.any():
             raise InputError(
                 f"none of the {len(mask)} sampled rows is of the kind that is asked for: capture with a larger sample"
@@ -115,21 +111,13 @@ class BlockCapture:
         return all(outputs_vary(Moments.total(side)) for side in (self.train, self.test))
 
     def rows(self) -> Sample:
-        """The sampled rows, for what needs single rows.
-
-        Raises:
-            InputError: none were sampled.
-        """
+        """The sampled rows, for what needs single rows."""
         if self.sample is None:
             raise InputError("single rows are needed and none were sampled: capture with sample=4096 or more")
         return self.sample
 
     def heavy_rows(self) -> HeavyRows:
-        """The rows with the heaviest outputs.
-
-        Raises:
-            InputError: they were not kept.
-        """
+        """The rows with the heaviest outputs."""
         if self.heavy is None:
             raise InputError("the heaviest rows are needed and only moments were kept: capture the block again")
         return self.heavy

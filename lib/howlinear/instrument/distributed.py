@@ -196,11 +196,7 @@ def _fold_total(seen: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture]],
 
 
 def place(device: str) -> str:
-    """Where this process computes, `cpu`, `cuda` or `cuda:1`: of several GPUs, each process takes its own.
-
-    Raises:
-        InputError: no such device, or one without float64.
-    """
+    """Where this process computes, `cpu`, `cuda` or `cuda:1`: of several GPUs, each process takes its own."""
     kind, _, index = device.partition(":")
     if kind == "mps":
         raise InputError(NO_FLOAT64)
@@ -253,11 +249,7 @@ def joined(device: str = "cpu") -> Iterator[Group]:
 
 
 def check_one_process(command: str) -> None:
-    """Refuse a command that several processes would race to do, each the whole of it.
-
-    Raises:
-        InputError: torchrun started several.
-    """
+    """Refuse a command that several processes would race to do, each the whole of it."""
     if is_distributed():
         world = os.environ["WORLD_SIZE"]
         raise InputError(

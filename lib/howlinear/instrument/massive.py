@@ -69,11 +69,7 @@ class HeavyRows:
         return len(self.norm)
 
     def beyond(self, multiple: float = MULTIPLE) -> HeavyRows:
-        """The rows whose output norm is beyond `multiple` times the median: all of that kind that there were.
-
-        Raises:
-            InputError: a multiple below `KEPT`, beyond which alone all rows were kept.
-        """
+        """The rows whose output norm is beyond `multiple` times the median: all of that kind that there were."""
         if multiple < KEPT:
             raise InputError(
                 f"rows beyond {multiple:g} medians: all rows are kept beyond {KEPT:g} only; use heaviest(count)"
@@ -81,11 +77,7 @@ class HeavyRows:
         return self._rows(slice(self._count_beyond(multiple)))
 
     def heaviest(self, count: int) -> HeavyRows:
-        """The `count` heaviest rows.
-
-        Raises:
-            InputError: fewer were kept.
-        """
+        """The `count` heaviest rows."""
         if not 0 <= count <= len(self):
             raise InputError(f"the {count} heaviest rows: {len(self)} were kept")
         return self._rows(slice(count))

@@ -155,11 +155,7 @@ def _scored(rows: Rows) -> Bool[Tensor, " n"]:
 
 
 def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] | None = None) -> float:
-    """Exp of the mean loss, each sequence weighted by the tokens that it predicts, by default equally many.
-
-    Raises:
-        InputError: it is no finite number.
-    """
+    """Exp of the mean loss, each sequence weighted by the tokens that it predicts, by default equally many."""
     losses = losses.double()
     predicted = torch.ones_like(losses) if predicted is None else predicted
     nats = (losses * predicted).sum() / predicted.sum()
@@ -239,11 +235,7 @@ def token_losses(
 
 
 def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
-    """The losses of all batches, shape (n,).
-
-    Raises:
-        InputError: one is not finite; names the sequence.
-    """
+    """The losses of all batches, shape (n,); one that is not finite is refused by its sequence."""
     joined = torch.cat(batches)
     wrong = (~joined.isfinite()).nonzero()
     if len(wrong):

@@ -423,11 +423,7 @@ def compare(first: Any, second: Any) -> pd.DataFrame:
 
 
 def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:
-    """The profile that a capture implies.
-
-    Raises:
-        InputError: a block cannot be fitted; names it.
-    """
+    """The profile that a capture implies."""
     solved = solve(captured)
     defined(solved)  # refused where no block has an R²_lin
     return Profile(model, rows, solved, perplexity)
@@ -455,11 +451,7 @@ def solve(
     progress: bool = False,
     device: torch.device | str | int | None = None,
 ) -> dict[int, Solved]:
-    """What the moments of each block say, with and without massive rows; on a device, or where they are.
-
-    Raises:
-        InputError: a block cannot be fitted; names it.
-    """
+    """What the moments of each block say, with and without massive rows; on a device, or where they are."""
     solved = {}
     for number, block in tqdm(captured.items(), unit="block", desc="solve", disable=not progress):
         try:

@@ -32,9 +32,6 @@ def choose_blocks(rule: str | Sequence[int] | None, blocks: Iterable[int]) -> li
 
     Returns:
         Block numbers in order of depth; none if the rule finds none.
-
-    Raises:
-        InputError: no such rule.
     """
     numbers = list(blocks)
     if rule is None or not numbers:
@@ -73,9 +70,6 @@ def selected(
 
     Returns:
         Model → its blocks in order of depth, still read one at a time.
-
-    Raises:
-        InputError: no such rule, or it picks no block of any model.
     """
     some = {}
     for name, blocks in models.items():

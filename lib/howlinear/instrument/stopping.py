@@ -35,11 +35,7 @@ ROWS_PER_INPUT = 16  # the first look has this many rows for each input of a wid
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Refuse a tolerance that no interval of R² can have.
-
-    Raises:
-        InputError: not between 0 and 1.
-    """
+    """Refuse a tolerance that no interval of R² can have."""
     check_number("tolerance", tolerance, "0.005")
     if not 0 < tolerance < 1:
         raise InputError(f"a tolerance of {tolerance}: give the half-width of an interval of R², as in 0.005")
@@ -97,11 +93,7 @@ def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture])
 
 
 def judge(ceilings: Mapping[int, Ceiling], tolerance: float, look: int, looks: int) -> Stop:
-    """What one look says of the blocks that have an R²_lin: whether every interval is narrow enough.
-
-    Raises:
-        InputError: there are no intervals, for want of folds.
-    """
+    """What one look says of the blocks that have an R²_lin: whether every interval is narrow enough."""
     half_widths = {}
     for block, measured in ceilings.items():
         if measured.interval is None:

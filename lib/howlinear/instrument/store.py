@@ -44,11 +44,7 @@ class Stored:
 
 
 def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows, about: Mapping[str, Any]) -> None:
-    """Write a capture, what it was made from, and what else to say of it as JSON can hold it; the file in one step.
-
-    Raises:
-        SourceError: the file cannot be written.
-    """
+    """Write a capture, what it was made from, and what else to say of it as JSON can hold it; the file in one step."""
     parts = {"rows": {"ids": rows.ids, "test": rows.test, "fold": rows.fold}}
     if rows.spans is not None:
         parts["rows"]["spans"] = rows.spans
@@ -105,22 +101,14 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def about_capture(path: Path) -> dict[str, Any]:
-    """What a capture says of itself, without its tensors.
-
-    Raises:
-        SourceError: no such file, or a damaged one.
-    """
+    """What a capture says of itself, without its tensors."""
     with _opened(path) as file:
         said = _said(file)
     return {key: value for key, value in said.items() if key != "sha256"}
 
 
 def load_capture(path: Path) -> Stored:
-    """Open a capture; a block's tensors are read when it is asked for.
-
-    Raises:
-        SourceError: no such file, or a damaged one.
-    """
+    """Open a capture; a block's tensors are read when it is asked for."""
     about = about_capture(path)
     names: dict[str, list[str]] = {}  # `rows` or a block → its tensors
     with _opened(path) as file:

@@ -197,11 +197,7 @@ def _tokenizer(text: Any, model: PreTrainedModel) -> PreTrainedTokenizerBase | N
 
 
 def _held_out(rows: Rows, tokens: int, chosen: list[Site]) -> Int64[Tensor, " some"]:
-    """The sequences to show: the first of every held-out document fold, then the second, up to so many tokens.
-
-    Raises:
-        InputError: rows without token ids, or with no sequence held out.
-    """
+    """The sequences to show: the first of every held-out document fold, then the second, up to so many tokens."""
     ids, _ = rows.read_by(chosen[0].name)
     if ids is None:
         raise InputError("these inputs have no token ids, so there are no tokens to tell apart")
@@ -223,9 +219,6 @@ def _squared_errors(
     """Block → e = ‖y − ŷ‖² and o = ‖y − ȳ‖² of every token.
 
     The rows are run twice, first for ȳ: so no activation is kept, whatever the model's width and depth.
-
-    Raises:
-        InputError: a map of another width, or numbers that are not finite.
     """
     batches = torch.arange(len(rows.test)).split(batch_size)
     sums: dict[int, Tensor] = {each.block: torch.zeros((), dtype=torch.float64) for each in chosen}

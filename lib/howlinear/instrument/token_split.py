@@ -36,9 +36,6 @@ class Grouping:
         """All rows of one side by their token.
 
         A site that they pass may read other tokens than the rows' own: that of a decoder.
-
-        Raises:
-            InputError: the rows have no token ids.
         """
         ids, mask = rows.read_by(site)
         if ids is None:
@@ -62,9 +59,6 @@ def token_sums(
 
     Returns:
         Block → the sums of each grouping.
-
-    Raises:
-        InputError: activations that are not finite, or a site that did not see all rows of a batch.
     """
     listened = sites(model, blocks, site)
     every_fold = rows.fold[:, None].expand_as(groupings[0].label)
