@@ -13,7 +13,16 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.protocol import groups as grouping
 from howlinear.ideas.protocol import layout, measure
-from howlinear.ideas.protocol.choices import CHOICES, LIMIT, MOST, Protocol, factors_within, named_protocol, one_away
+from howlinear.ideas.protocol.choices import (
+    CHOICES,
+    LIMIT,
+    MOST,
+    RUNS,
+    Protocol,
+    factors_within,
+    named_protocol,
+    one_away,
+)
 from howlinear.instrument.capture import capture
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import Document
@@ -174,6 +183,20 @@ def test_a_text_that_has_an_order_is_read_in_it(corpus):
     assert [document.text for document in layout.first_documents(book, 5).documents(0)] == book.documents[:5]
 
 
+def test_runs_of_neighbours_are_held_out_in_turn(corpus):
+    laid = layout.lay_out(corpus, RUNS, 16, 32, [8, 256])
+    assert laid.factors == [256]
+    assert train_rows_of(laid, 0) == pytest.approx(256 * 32, abs=8 * 16)
+    in_order = corpus.contiguous(laid.rows.count, 16)
+    assert torch.equal(laid.rows.ids, in_order.ids)
+    runs = laid.rows.test.split(8)
+    assert [run.unique().tolist() for run in runs] == [[number % 4 == 3] for number in range(len(runs))]
+    for test in (False, True):  # whole runs, of which the last may be cut
+        assert sorted(len(members) % 8 for members in laid.rows.folds(test))[:7] == [0] * 7
+    few = layout.lay_out(corpus, RUNS, 16, 16, [8])  # 32 sequences, each a run
+    assert few.rows.test.nonzero()[:, 0].tolist() == list(range(3, 32, 4))
+
+
 @pytest.mark.parametrize(
     ("split", "factors", "message"),
     [
@@ -332,6 +355,10 @@ def test_a_survey_holds_every_protocol_the_curves_and_those_with_names(corpus):
         assert profiles.r2[name].tolist() == pytest.approx(recorded.tolist(), abs=1e-12)
     some = measure.survey(model, corpus, [16], [16], [16], named, blocks=[1])
     assert all(set(table["block"]) == {1} for table in some.values())
+    splits = found["splits"].set_index(["split", "block"])
+    assert splits.index.tolist() == [(split, block) for split in ("tail", "documents", RUNS) for block in (0, 1)]
+    assert splits.r2["documents"].tolist() == pytest.approx(profiles.r2["ours"].tolist())
+    assert (splits.r2_low < splits.r2).all()
     last = curves[(curves.split == "documents") & (curves.factor == 32)]
     assert last.r2.tolist() == pytest.approx(profiles.r2["ours"].tolist())
 

@@ -165,6 +165,23 @@ def test_fewer_held_out_rows_are_of_every_fold_and_those_to_fit_on_stay():
     assert rows.with_fewer_held_out(None) is rows
 
 
+@pytest.mark.parametrize(
+    ("count", "places"),
+    [(1, [0]), (2, [0, 8]), (3, [0, 4, 8]), (4, [0, 4, 8, 9]), (9, [0, 1, 2, 3, 4, 5, 6, 7, 8])],
+)
+def test_fewer_held_out_rows_are_of_as_many_documents_as_there_can_be(count, places):
+    """A fold of ten sequences: eight begin in one document, the last two in another."""
+    rows = TokenRows.from_ids(torch.arange(80 * 4).view(80, 4), folds=2)
+    document = torch.zeros(80, dtype=torch.long)
+    for fold, members in enumerate(rows.folds(test=True)):
+        document[members] = 2 * fold + (torch.arange(10) > 7)
+    rows = replace(rows, spans=torch.stack([document, document], 1))
+    fewer = rows.with_fewer_held_out(2 * 4 * count)
+    some = [members[places] for members in rows.folds(test=True)]
+    assert torch.equal(fewer.ids[fewer.test], rows.ids[torch.cat(some).sort().values])
+    assert fewer.held_out.documents == min(2 * count, 4)
+
+
 def test_thinned_rows_are_spread_over_every_fold_in_their_order():
     rows = TokenRows.from_ids(torch.arange(80 * 4).view(80, 4), folds=2)
     fewer = rows.thinned(160)  # half: every second sequence

@@ -35,7 +35,7 @@ PROTOCOLS = {
     "scalar": "one scalar mean in the denominator",
     "fold": "fitted on one document fold of eight",
     "few": "fitted on few rows, as notebook 11 draws them",
-    "tail": "split by runs of rows: the text's last fifth is held out",
+    "tail": "the text's last fifth held out, in the place of whole documents",
     "paper": "the paper's: its own rows, and one scalar mean",
 }
 MULTIPLES = (5, 10, 20, 50)

@@ -182,6 +182,8 @@ class TokenRows(Rows):
     def with_fewer_held_out(self, most: int | None) -> TokenRows:
         """All that is there to fit on, and about `most` held-out tokens, as many of every document fold.
 
+        Within a fold they are of as many documents as there can be.
+
         Args:
             most: held-out tokens; of every fold there is a sequence at least. None: all there are.
         """
@@ -189,8 +191,27 @@ class TokenRows(Rows):
             return self
         held_out = self.folds(test=True)
         of_each_fold = max(1, most // (len(held_out) * self.ids.shape[1]))
-        sequences = [*self.folds(test=False), *(spread(members, of_each_fold) for members in held_out)]
-        return self.subset(torch.cat(sequences).sort().values)
+        chosen = [self._over_documents(members, of_each_fold) for members in held_out]
+        return self.subset(torch.cat([*self.folds(test=False), *chosen]).sort().values)
+
+    def _over_documents(self, members: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " some"]:
+        """`count` of a fold's sequences, evenly spread; if that leaves documents out, as many of each document.
+
+        A sequence counts for the document that it begins in.
+        """
+        even = spread(members, count)
+        if self.spans is None:
+            return even
+        document = self.spans[members, 0]
+        if len(self.spans[even, 0].unique()) == min(count, len(document.unique())):
+            return even
+        # the first of each document, then the second, and so on
+        rank = (document[:, None] == document).tril(-1).sum(1)
+        taken = document[rank.argsort(stable=True)[:count]]
+        numbers, counts = (found.tolist() for found in taken.unique(return_counts=True))
+        return torch.cat(
+            [spread(members[document == number], few) for number, few in zip(numbers, counts, strict=True)]
+        )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ DENOMINATORS = ("scalar", "feature")
 
 # what is held out: the last fifth of the text, or every fourth document
 SPLITS = ("tail", "documents")
+# or runs of neighbouring sequences, which is no choice of anybody's: it shows what whole documents are worth
+RUNS = "runs"
 
 # train rows: a multiple of the width, all there are, or what R²_lin tends to with ever more (`core.limits`)
 MOST = "most"

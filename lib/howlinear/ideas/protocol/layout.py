@@ -4,6 +4,9 @@ The documents split draws documents over all that were read, and no folder of fi
 keeps the text's own order, in which a file, its folder and one document may lie across the border. Held-out rows stay
 the same while train rows are added, so that a curve over rows is about the fit alone. Every step adds to each of eight
 folds: of documents, or runs of neighbouring sequences where the text is split at its tail.
+
+A third split shows what documents are worth: runs of a few neighbouring sequences, every fourth of them held out, so
+that parts of one document lie on both sides.
 """
 
 from __future__ import annotations
@@ -17,15 +20,16 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from howlinear.errors import InputError
-from howlinear.ideas.protocol.choices import sequences_per_fold
+from howlinear.ideas.protocol.choices import RUNS, sequences_per_fold
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import seeded_hash
-from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
+from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows, split_in_turn
 
 TAIL = 0.2  # of a text in its own order, held out as the paper does
 SURE = 0.95  # of the rows that a short text gives in one order, what it gives in any
 MORE = 1.03
 FEWEST_SEQUENCES = 4 * FOLDS  # that `Corpus.rows` packs
+RUN = 8  # sequences that are neighbours and go to one side, or fewer where so few are asked for
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,10 @@ def available_train_rows(corpus: Corpus, rows: int, seq_len: int, seed: int = 0)
 
 
 def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
-    """Rows of a corpus in its own order, under one of the two splits, for so many train rows an input at every step."""
+    """Rows of a corpus in its own order, for so many train rows an input at every step.
+
+    The split is one of `SPLITS`, or `RUNS` for the most rows alone.
+    """
     per_fold = [sequences_per_fold(factor, width, seq_len) for factor in factors]
     if any(more <= fewer for fewer, more in pairwise(per_fold)):
         raise InputError(
@@ -68,6 +75,9 @@ def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Seque
         )
     if split == "documents":
         rows, step = _by_documents(corpus, seq_len, per_fold, seed)
+    elif split == RUNS:
+        rows, step = _by_runs(corpus, seq_len, per_fold[-1], seed)
+        factors = factors[-1:]
     else:
         rows, step = _by_tail(corpus, seq_len, per_fold, seed)
     return Layout(rows, step, list(factors))
@@ -118,3 +128,12 @@ def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tu
         start = stop
     used = (step < len(per_fold)).nonzero()[:, 0]
     return replace(rows, fold=fold).subset(used), step[used]
+
+
+def _by_runs(corpus: Corpus, seq_len: int, per_fold: int, seed: int) -> tuple[TokenRows, Tensor]:
+    """The text in its own order, in runs of neighbouring sequences: every fourth held out, folds in turn."""
+    sequences = max(round(FOLDS * per_fold / TRAIN_SHARE), FEWEST_SEQUENCES)
+    rows = corpus.contiguous(sequences * seq_len, seq_len, 1 - TRAIN_SHARE, seed)
+    run = torch.arange(len(rows.ids)) // min(RUN, len(rows.ids) // FEWEST_SEQUENCES)
+    test, fold = split_in_turn(int(run[-1]) + 1, FOLDS)
+    return replace(rows, test=test[run], fold=fold[run]), torch.zeros_like(run)

@@ -29,6 +29,7 @@ from howlinear.ideas.protocol.choices import (
     MOST,
     NULLS,
     POSITIONS,
+    RUNS,
     SPLITS,
     Protocol,
 )
@@ -55,9 +56,10 @@ def survey(
     Returns:
         `universes`, a row a `block` and combination of `CHOICES`, with `r2`, where only some numbers of rows, those
         `compared` and the most, are combined with all other choices; `curves`, a row a `split`, `block` and number of
-        rows, of the last of `seq_lens`; `folds`, a row a named `protocol`, `block` and document fold that is left out.
+        rows, of the last of `seq_lens`; `folds`, a row a named `protocol`, `block` and document fold that is left out;
+        `splits`, a row a `split`, runs of sequences too, and `block`, of the most rows of the last of `seq_lens`.
     """
-    universes, curves, folds = [], [], []
+    universes, curves, folds, splits = [], [], [], []
     for split, seq_len in product(SPLITS, seq_lens):
         layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)
         for block, groups in stream_groups(model, layout, memory, blocks):
@@ -66,16 +68,21 @@ def survey(
             if seq_len == seq_lens[-1]:
                 for row in curve_rows(groups, layout):
                     curves.append({"split": split, "block": block} | row)
+                splits.append({"split": split, "block": block} | split_row(groups, layout))
             for name, protocol in named.items():
                 if (protocol.split, protocol.seq_len) == (split, seq_len):
                     for row in fold_rows(groups, protocol, factors):
                         folds.append({"protocol": name, "block": block} | row)
+    layout = lay_out(corpus, RUNS, seq_lens[-1], width_of(model), factors, seed)
+    for block, groups in stream_groups(model, layout, memory, blocks):
+        splits.append({"split": RUNS, "block": block} | split_row(groups, layout))
     # in the order of their names
     of_protocols = pd.DataFrame(folds).set_index("protocol").loc[list(named)].reset_index()
     return {
         "universes": pd.DataFrame(universes)[["block", *CHOICES, "r2"]],
         "curves": pd.DataFrame(curves),
         "folds": of_protocols,
+        "splits": pd.DataFrame(splits),
     }
 
 
@@ -150,6 +157,12 @@ def curve_rows(groups: Groups, layout: Layout) -> Iterator[dict]:
         limit = measured.limit or Estimate(*[float("nan")] * 3)
         rows = {"factor": factor, "rows": measured.rows_train, "r2_train": measured.r2_train, "r2": measured.r2}
         yield rows | limit.columns("r2_limit")
+
+
+def split_row(groups: Groups, layout: Layout) -> dict:
+    """R²_lin of a block, fitted on the most rows, with its interval over document folds, or runs."""
+    last = len(layout.factors) - 1
+    return ceiling(select(groups, False, last), select(groups, True, last)).interval.columns("r2")
 
 
 def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
