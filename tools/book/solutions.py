@@ -29,7 +29,8 @@ import importlib.util, subprocess, sys
 
 if importlib.util.find_spec("howlinear") is None:
     subprocess.run(["git", "clone", "--depth", "1", "ADDRESS", "howlinear"], check=True)
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--editable", "howlinear"], check=True)
+    versions = ["--constraint", "howlinear/tools/constraints.txt"]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--editable", "howlinear", *versions], check=True)
     sys.path.insert(0, "howlinear/lib")
 """
 
