@@ -253,7 +253,7 @@ def of_degrees(case: str, generator: np.random.Generator, more: int = 1) -> Foun
     kept = captured(case, generator, more)
     on_features = nested(kept, with_squares, [WIDTH, 2 * WIDTH])
     (by_kernel,) = learning_curve(kept, polynomial(2), rows=[300], ridges=[1e-3, 1e-1])
-    return {"nested features: R²": on_features.estimates[-1], "kernel: R²": by_kernel.r2}
+    return {"nested features: R²": Estimate(*on_features.iloc[-1]), "kernel: R²": by_kernel.r2}
 
 
 def of_training(case: str, generator: np.random.Generator, more: int = 1) -> Found:

@@ -73,7 +73,7 @@ x = moments.mean_x + noise @ (vectors * values.clamp_min(0).sqrt()).T
 row = torch.arange(n)
 drawn = Sample(x.float(), parts(x).float(), row, row, row % 4 == 3, row // 4 % 8)
 captured = replace(stored[first].blocks[middle[first]], sample=drawn)
-gaussian_r2 = degrees(captured, parts, degree).r2
+gaussian_r2 = degrees(captured, parts, degree)["r2"].to_numpy()
 wanted = predict_spectrum(parts, moments, degree)
 print(np.round(gaussian_r2, 2), "predicted:", np.round(wanted, 2))
 assert np.abs(gaussian_r2 - wanted).max() < 0.03

@@ -10,7 +10,7 @@ from howlinear.core.correlation import correlation
 from howlinear.files import numbers, paths, tables
 from howlinear.ideas.claims.claim import Verdict, load_claims
 from howlinear.ideas.corpora.agreement import Agreement
-from howlinear.ideas.degrees.nested import Nested
+from howlinear.ideas.degrees.nested import nested
 from howlinear.ideas.degrees.products import Learned
 from howlinear.ideas.dynamics.timing import vote
 from howlinear.ideas.optimisers.training import shortfall
@@ -162,7 +162,7 @@ def ends(*tables):
 @pytest.mark.parametrize(
     ("documented", "shares"),
     [
-        (Nested, lambda: ends(coverage("nested features: R²"))),
+        (nested, lambda: ends(coverage("nested features: R²"))),
         (Agreement, lambda: ends(coverage("profiles of two texts: r"), coverage("profiles of two texts: difference"))),
         (Learned, lambda: [*ends(coverage("kernel: R²", but=["heavy"])), coverage("kernel: R²")["heavy"]]),
         (

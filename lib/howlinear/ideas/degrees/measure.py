@@ -92,8 +92,7 @@ def fewest_rows(model: PreTrainedModel, degree: int) -> int:
 
 def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
     """Held-out `r2` up to each degree, and as `hermite` predicts it for Gaussian inputs."""
-    spectrum = degrees(captured, parts, degree)
-    table = pd.DataFrame([estimate.columns("r2") for estimate in spectrum.estimates])
+    table = degrees(captured, parts, degree)
     table.insert(0, "degree", range(1, degree + 1))
     table["hermite"] = predict_spectrum(parts, sum(captured.train), degree)
     return table
@@ -115,7 +114,7 @@ def teacher_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.Data
     tables = []
     for power in range(1, degree + 1):
         taught, teacher = plant_teacher(captured, parts, power)
-        r2 = degrees(taught, teacher, degree).r2
+        r2 = degrees(taught, teacher, degree)["r2"]
         tables.append(pd.DataFrame({"teacher": power, "degree": range(1, degree + 1), "r2": r2}))
     return pd.concat(tables, ignore_index=True)
 
@@ -217,7 +216,7 @@ def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -
     """
     smaller = [count for count in counts if count < parts.neurons]
     numbers = sorted({0, *smaller, parts.neurons})
-    r2 = loudest(captured, parts, numbers).r2
+    r2 = loudest(captured, parts, numbers)["r2"].to_numpy()
     # (R² − R²_1) / (R²_all − R²_1)
     share = (r2 - r2[0]) / (r2[-1] - r2[0])
     return pd.DataFrame({"neurons": numbers, "r2": r2, "share": share})
@@ -246,7 +245,7 @@ def direction_table(captured: BlockCapture, directions: Sequence[int]) -> pd.Dat
     """All products of some leading directions of the inputs, as far as these have so many."""
     rank = whitening(sum(captured.train)).shape[1]
     numbers = [count for count in directions if count <= rank]
-    return pd.DataFrame({"directions": numbers, "r2": products(captured, numbers).r2})
+    return pd.DataFrame({"directions": numbers, "r2": products(captured, numbers)["r2"]})
 
 
 def streamed_table(model: PreTrainedModel, rows: TokenRows, block: int, train_rows: Sequence[int]) -> pd.DataFrame:

@@ -8,9 +8,8 @@ Notebook 10 asks with it how much each degree adds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -28,25 +27,12 @@ Features = Callable[[Tensor], Tensor]
 """Rows x, shape (n, d_in), to features, shape (n, p)."""
 
 
-@dataclass(frozen=True)
-class Nested:
-    """Held-out R² of least squares on the first features, for several numbers of them.
+def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> pd.DataFrame:
+    """Held-out `r2` of a block's outputs on the first `sizes` features of its inputs, pooled: a row a size.
 
-    Attributes:
-        estimates: pooled R² per set; intervals are jackknifed over document folds of both sides, and hold the truth in
-            92 to 96 of 100 simulated measurements (`benchmarks/coverage.py`).
+    Intervals are jackknifed over document folds of both sides, and hold the truth in 92 to 96 of 100 simulated
+    measurements (`benchmarks/coverage.py`).
     """
-
-    estimates: tuple[Estimate, ...]
-
-    @property
-    def r2(self) -> np.ndarray:
-        """Pooled R² per set, shape (sets,)."""
-        return np.array([estimate.value for estimate in self.estimates])
-
-
-def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> Nested:
-    """R² of the block's outputs on the first `sizes` features of its inputs."""
     sample = sample_in_folds(captured)
     width = features(sample.x[:2]).shape[1]
     if not ascends(sizes, 1, width):
@@ -68,14 +54,14 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> 
     # Jackknife: maps refitted without each train fold, and one map scored without each held-out fold
     maps = prefix_maps(sum(train), sizes)
     maps_without_fold = [prefix_maps(moments, sizes) for moments in left_out(train)]
-    estimates = []
+    rows = []
     for i, size in enumerate(sizes):
         test_prefix = _prefix(test, size)
         value = r2(maps[i], test_prefix)
         refitted = [r2(fold_maps[i], test_prefix) for fold_maps in maps_without_fold]
         guess = [maps[i](x[:, :size].double()) for x in test_features]
-        estimates.append(Estimate.jackknife(value, refitted, left_out_r2(truth, guess)))
-    return Nested(tuple(estimates))
+        rows.append(Estimate.jackknife(value, refitted, left_out_r2(truth, guess)).columns("r2"))
+    return pd.DataFrame(rows)
 
 
 def prefix_maps(moments: Moments, sizes: Sequence[int], ridge: float = RIDGE, null: float = NULL) -> list[AffineMap]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from sklearn.kernel_ridge import KernelRidge
@@ -27,7 +28,6 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.degrees.nested import (
     CHUNK,
-    Nested,
     add_features,
     ascends,
     left_out_r2,
@@ -174,7 +174,7 @@ class Products:
         return torch.cat([white, *squares_and_pairs]).T
 
 
-def products(captured: BlockCapture, directions: Sequence[int]) -> Nested:
+def products(captured: BlockCapture, directions: Sequence[int]) -> pd.DataFrame:
     """The line with all products of the k leading principal directions of x, for several k."""
     moments = sum(captured.train)
     rank = whitening(moments).shape[1]

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,7 +26,7 @@ from howlinear.core.ceilings import AffineMap, whitening
 from howlinear.core.gaussian import Hidden, hermite
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.degrees.nested import CHUNK, Nested, nested, sample_in_folds
+from howlinear.ideas.degrees.nested import CHUNK, nested, sample_in_folds
 from howlinear.instrument.capture import BlockCapture
 
 FIT_ROWS = 4_096  # for each neuron's polynomials, a few numbers each; spread evenly over the train rows
@@ -108,17 +109,16 @@ def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool 
     )
 
 
-def degrees(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool = False) -> Nested:
-    """The degree spectrum of a block: held-out R² of the line, and with neurons of degree 2, 3, … added.
+def degrees(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool = False) -> pd.DataFrame:
+    """The degree spectrum of a block, a row a degree: R² of the line, and with neurons of degree 2, 3, … added.
 
-    The first entry is R²_lin on the sampled rows. The intervals take the neurons' polynomials, a few numbers each, as
-    given.
+    The first is R²_lin on the sampled rows. The intervals take the neurons' polynomials, a few numbers each, as given.
     """
     polynomials = features(captured, block, degree, free)
     return nested(captured, polynomials, polynomials.sizes)
 
 
-def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int]) -> Nested:
+def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int]) -> pd.DataFrame:
     """The line with the degree-2 parts of the r loudest neurons, each weighed anew, for several r.
 
     Each is one product of two inputs and one vector out, as is each of a rank-r bilinear probe's: the best probe of
