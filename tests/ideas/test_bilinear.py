@@ -275,20 +275,6 @@ def test_ranks_are_those_that_the_probe_has_rows_for():
         ranks_within([8, 16], [few])
 
 
-def test_a_capture_without_a_sample_is_refused(planted):
-    for function in (probe, power, end_to_end):
-        with pytest.raises(InputError, match="none were sampled: capture with sample=4096"):
-            function(replace(planted, sample=None))
-
-
-@pytest.mark.parametrize(("test", "name"), [(True, "held-out"), (False, "train")])
-def test_a_sample_of_one_fold_is_refused(planted, test, name):
-    sample = planted.sample
-    one = replace(sample, fold=torch.where(sample.test == test, 0, sample.fold))
-    with pytest.raises(InputError, match=rf"\d+ {name} rows need two document folds"):
-        probe(replace(planted, sample=one), rank=RANK)
-
-
 def test_outputs_that_are_constant_are_refused():
     x = normal(200, 3)
     with pytest.raises(InputError, match="constant over 50 held-out rows"):

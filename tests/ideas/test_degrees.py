@@ -108,16 +108,6 @@ def test_sizes_must_ascend(sizes):
         nested(captured(normal(200, 5), normal(200, 2)), lambda x: x, sizes)
 
 
-def test_rows_are_needed_and_two_folds_of_either_side():
-    kept = captured(normal(160, 5), normal(160, 2))
-    with pytest.raises(InputError, match="capture with sample"):
-        nested(replace(kept, sample=None), lambda x: x, [5])
-    for side, name in ((True, "held-out"), (False, "train")):
-        fold = torch.where(kept.sample.test == side, 0, kept.sample.fold)
-        with pytest.raises(InputError, match=f"{name} rows need two document folds"):
-            nested(replace(kept, sample=replace(kept.sample, fold=fold)), lambda x: x, [5])
-
-
 def test_the_fewest_rows_are_enough_for_every_fit_and_half_of_them_are_not(gpt2):
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, VOCABULARY, (-(-fewest_rows(gpt2, 4) // 16), 16), generator=generator)

@@ -390,13 +390,3 @@ def test_a_problem_deals_the_sampled_rows_to_three_sides(gpt2, rows):
     torch.testing.assert_close(problem.validation.sxx, moments_of(sample.x[chosen], sample.y[chosen]).sxx)
     assert problem.test is kept.test
     assert problem.held_out.n == sum(part.n for part in kept.test)
-
-
-def test_a_problem_needs_rows_from_two_folds(gpt2, rows):
-    kept = capture(gpt2, rows, blocks=[0])[0]
-    with pytest.raises(InputError, match="none were sampled: capture with sample=4096"):
-        Problem.of(kept)
-    sampled = capture(gpt2, rows, blocks=[0], sample=rows.ids.numel())[0]
-    single = replace(sampled, sample=replace(sampled.sample, fold=torch.zeros_like(sampled.sample.fold)))
-    with pytest.raises(InputError, match="there are 1: capture with sample=4096"):
-        Problem.of(single)

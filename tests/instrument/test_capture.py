@@ -170,6 +170,17 @@ def test_without_a_sample_there_is_none(gpt2, rows):
     assert capture(gpt2, rows)[0].sample is None
 
 
+@pytest.mark.parametrize(("test", "side"), [(True, "held-out"), (False, "train")])
+def test_a_sample_of_one_fold_has_none_to_leave_out(gpt2, rows, test, side):
+    block = capture(gpt2, rows, 0, sample=100)[0]
+    assert block.rows_in_folds() is block.sample
+    one = torch.where(block.sample.test == test, 0, block.sample.fold)
+    with pytest.raises(InputError, match=f"the sample's {side} rows need two document folds"):
+        replace(block, sample=replace(block.sample, fold=one)).rows_in_folds()
+    with pytest.raises(InputError, match="none were sampled: capture with sample=4096"):
+        replace(block, sample=None).rows_in_folds()
+
+
 def test_chosen_blocks_are_the_same_as_among_all(gpt2, rows):
     everything, chosen = whole(gpt2, rows), whole(gpt2, rows, blocks=[2, 0])
     assert list(chosen) == [0, 2]

@@ -116,6 +116,18 @@ class BlockCapture:
             raise InputError("single rows are needed and none were sampled: capture with sample=4096 or more")
         return self.sample
 
+    def rows_in_folds(self) -> Sample:
+        """The sampled rows, where document folds of them can be left out.
+
+        Raises:
+            InputError: none were sampled, or those of a side are of a single fold.
+        """
+        sample = self.rows()
+        for test, side in ((True, "held-out"), (False, "train")):
+            if len(sample.folds(test)) < 2:
+                raise InputError(f"the sample's {side} rows need two document folds: sample more rows")
+        return sample
+
     def heavy_rows(self) -> HeavyRows:
         """The rows with the heaviest outputs."""
         if self.heavy is None:

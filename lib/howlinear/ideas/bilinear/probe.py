@@ -174,12 +174,7 @@ def ranks_within(ranks: Sequence[int], blocks: Iterable[BlockCapture]) -> list[i
 
 def residual_rows(kept: BlockCapture) -> ProbeRows:
     """The sample of a block, whitened, with the closed-form map taken off."""
-    sample = kept.rows()
-    for test, name in ((True, "held-out"), (False, "train")):
-        folds = sample.folds(test=test)
-        if len(folds) < 2:
-            count = sum(len(fold) for fold in folds)
-            raise InputError(f"the sample's {count} {name} rows need two document folds: sample more rows")
+    sample = kept.rows_in_folds()
     moments = sum(kept.train)
     affine, _ = fit(moments)
     x = sample.x.double()

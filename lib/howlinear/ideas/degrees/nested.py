@@ -33,7 +33,7 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> 
     Intervals are jackknifed over document folds of both sides, and hold the truth in 92 to 96 of 100 simulated
     measurements (`benchmarks/coverage.py`).
     """
-    sample = sample_in_folds(captured)
+    sample = captured.rows_in_folds()
     width = features(sample.x[:2]).shape[1]
     if not ascends(sizes, 1, width):
         raise InputError(f"sizes {list(sizes)} of {width} features: give ascending numbers from 1 to {width}")
@@ -97,15 +97,6 @@ def add_features(
     for part in index.split(chunk or CHUNK):
         moments.update(features(sample.x[part]), sample.y[part])
     return moments
-
-
-def sample_in_folds(captured: BlockCapture) -> Sample:
-    """The sampled rows, which can be jackknifed."""
-    sample = captured.rows()
-    for test, name in ((True, "held-out"), (False, "train")):
-        if len(sample.folds(test=test)) < 2:
-            raise InputError(f"the sample's {name} rows need two document folds: sample more rows")
-    return sample
 
 
 def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float[Tensor, "_ d_out"]]) -> list[float]:

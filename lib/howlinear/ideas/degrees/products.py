@@ -33,7 +33,6 @@ from howlinear.ideas.degrees.nested import (
     left_out_r2,
     nested,
     prefix_maps,
-    sample_in_folds,
 )
 from howlinear.instrument.capture import BlockCapture, Sample
 
@@ -86,7 +85,7 @@ def learning_curve(
     train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one before, for
     time, so give the numbers in steps of two or so. Both leave R² a little low. The intervals take the fit as given.
     """
-    sample = sample_in_folds(captured)
+    sample = captured.rows_in_folds()
     validation, order = split_train(sample, rows)
     moments = sum(captured.train)
     check_rows(moments)
@@ -190,7 +189,7 @@ def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[floa
     The first train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one
     before, for time.
     """
-    sample = sample_in_folds(captured)
+    sample = captured.rows_in_folds()
     features = Products.of(sum(captured.train))
     if features.width > LIMIT:
         raise InputError(f"{features.width} products of inputs, at most {LIMIT} fit: take leading directions, products")

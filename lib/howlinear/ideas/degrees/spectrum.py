@@ -26,7 +26,7 @@ from howlinear.core.ceilings import AffineMap, whitening
 from howlinear.core.gaussian import Hidden, hermite
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.degrees.nested import CHUNK, nested, sample_in_folds
+from howlinear.ideas.degrees.nested import CHUNK, nested
 from howlinear.instrument.capture import BlockCapture
 
 FIT_ROWS = 4_096  # for each neuron's polynomials, a few numbers each; spread evenly over the train rows
@@ -77,7 +77,7 @@ def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool 
     """Find each neuron's nearest polynomials on the train rows, and the features they make."""
     if degree < 2:
         raise InputError(f"degree {degree}: neurons add to the line from degree 2 on")
-    sample = sample_in_folds(captured)
+    sample = captured.rows_in_folds()
     moments = sum(captured.train)
     gate = _standardised_gate(block, moments)
     count = degree + 1 if block.up is None else degree  # terms of a neuron: u ⊙ He_j(g) has degree j + 1

@@ -41,15 +41,9 @@ class Problem:
     @classmethod
     def of(cls, kept: BlockCapture) -> Problem:
         """The problem a block's sampled train rows pose; the last train fold becomes the validation side."""
-        sample = kept.rows()
-        folds = sample.folds(test=False)
-        if len(folds) < 2:
-            raise InputError(
-                f"training needs sampled train rows from two document folds or more, there are {len(folds)}: "
-                "capture with sample=4096 and eight folds"
-            )
+        sample = kept.rows_in_folds()
         moments = sample.moments(test=False)
-        training = torch.cat(folds[:-1]).sort().values
+        training = torch.cat(sample.folds(test=False)[:-1]).sort().values
         return cls(
             x=sample.x[training],
             y=sample.y[training],
