@@ -31,7 +31,9 @@ def test_scores_by_hand():
     e = torch.tensor([[7.0], [1.0], [1.0], [2.0], [2.0]])
     added = torch.tensor([[0.0], [1.0], [0.0], [1.0], [2.0]])
     test, fold = torch.tensor([False, True, True, True, True]), torch.tensor([0, 0, 0, 1, 1])
-    affine, more = scores(ProbeRows(torch.zeros(5, 1), e, y, test, fold), added)
+    nought = torch.zeros(5, 1)
+    rows = ProbeRows(x=nought, y=y, position=fold, token=fold, test=test, fold=fold, z=nought, e=e)
+    affine, more = scores(rows, added)
     # y − 4 is −4 −2 0 6: Σ² = 56; fold 1 alone: 4, 10: Σ² = 18; fold 0 alone: 0, 2: Σ² = 2
     np.testing.assert_allclose(affine, [1 - 10 / 56, 1 - 8 / 18, 1 - 2 / 2])
     np.testing.assert_allclose(more, [1 - 2 / 56, 1 - 1 / 18, 1 - 1 / 2])

@@ -44,7 +44,7 @@ def end_to_end(
     # Inputs at variance 1 each, outputs at variance 1 on the mean; what is fitted is what the line leaves
     variance = moments.sxx.diagonal() / moments.n
     deviation = variance.sqrt().clamp_min(1e-30)
-    centred = kept.rows().x - moments.mean_x
+    centred = rows.x - moments.mean_x
     x = (centred / deviation).float()
     mean_variance = moments.syy.mean() / moments.n
     unit = mean_variance.sqrt().float()

@@ -117,20 +117,18 @@ def control(blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps
     """
     if kind not in CONTROLS or steps < EVERY:
         raise InputError(f"no control {kind!r} of {steps} steps: one of {', '.join(CONTROLS)}, {EVERY} steps or more")
-    captured = list(blocks.values())
-    rows = [residual_rows(kept) for kept in captured]
+    rows = [residual_rows(kept) for kept in blocks.values()]
     used, apart = rows[0].split_train(0)
-    samples = [kept.rows() for kept in captured]
-    x = torch.stack([sample.x for sample in samples])
-    y = torch.stack([sample.y for sample in samples])
+    x = torch.stack([of_block.x for of_block in rows])
+    y = torch.stack([of_block.y for of_block in rows])
 
     generator = torch.Generator().manual_seed(0)
     products = rank if kind == "poly2x" else 0
-    model = _TwoLayers(len(captured), x.shape[2], y.shape[2], products, generator)
+    model = _TwoLayers(len(rows), x.shape[2], y.shape[2], products, generator)
     optimiser = AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
     best = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    least = torch.full((len(captured),), torch.inf)
-    kept_at = torch.zeros(len(captured), dtype=torch.long)
+    least = torch.full((len(rows),), torch.inf)
+    kept_at = torch.zeros(len(rows), dtype=torch.long)
     for step in train_together(model, optimiser, x, y, used, steps, generator):
         # Each block keeps its parameters from the step that does best on the fold kept apart
         with torch.no_grad():
@@ -143,11 +141,11 @@ def control(blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps
             best[name][better] = parameter.detach()[better]
 
     model.load_state_dict(best)
-    found = [_score(model, i, rows[i], x[i]) for i in range(len(captured))]
+    found = [_score(model, i, of_block) for i, of_block in enumerate(rows)]
     return pd.DataFrame(found, index=list(blocks)).assign(step=kept_at.numpy())
 
 
-def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"]) -> dict[str, float]:
+def _score(model: _TwoLayers, i: int, rows: ProbeRows) -> dict[str, float]:
     """The scores of the i-th block's control."""
 
     @torch.no_grad()
@@ -156,9 +154,9 @@ def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"
         return model(alike)[i]
 
     line = rows.y - rows.e
-    _, with_layers = scores(rows, answer(x) - line)
+    _, with_layers = scores(rows, answer(rows.x) - line)
     r2 = Estimate.jackknife(float(with_layers[0]), with_layers[1:])
-    return {**r2.columns("r2"), "conjunction": conjunction(answer, x[rows.test])}
+    return {**r2.columns("r2"), "conjunction": conjunction(answer, rows.x[rows.test])}
 
 
 class _Layer(nn.Module):

@@ -20,15 +20,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from scipy.optimize import minimize
 from torch import Tensor
 
 from howlinear.core.ceilings import fit, whitening
 from howlinear.core.intervals import Estimate, half_width
 from howlinear.errors import InputError
-from howlinear.instrument.capture import BlockCapture
-from howlinear.text.rows import fold_indices
+from howlinear.instrument.capture import BlockCapture, Sample
 
 RIDGE = 1e-6  # on the correlation matrix of the features: two that coincide share their weight
 ROWS_PER_RANK = 8
@@ -36,26 +35,16 @@ PATIENCE = 20  # iterations that may go by without doing better on the fold kept
 
 
 @dataclass(frozen=True)
-class ProbeRows:
+class ProbeRows(Sample):
     """A block's sampled rows, as the probe sees them.
 
     Attributes:
         z: inputs, centred and whitened by all train rows, without null directions, shape (rows, d), float32.
         e: what the affine map leaves, y − W x − b, shape (rows, d_out), float32.
-        y: outputs, shape (rows, d_out), float32.
-        test: which rows are held out, shape (rows,).
-        fold: document folds, shape (rows,).
     """
 
     z: Float[Tensor, "rows d"]
     e: Float[Tensor, "rows d_out"]
-    y: Float[Tensor, "rows d_out"]
-    test: Bool[Tensor, " rows"]
-    fold: Int64[Tensor, " rows"]
-
-    def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
-        """Indices of the rows of each document fold of one side, folds in order."""
-        return fold_indices(self.test, self.fold, test)
 
     def split_train(self, seed: int) -> tuple[Int64[Tensor, " used"], Int64[Tensor, " apart"]]:
         """Train rows to fit on, and those of the one fold that decides when to stop: `seed` modulo their number."""
@@ -180,7 +169,7 @@ def residual_rows(kept: BlockCapture) -> ProbeRows:
     x = sample.x.double()
     z = (x - moments.mean_x) @ whitening(moments)
     e = sample.y.double() - affine(x)
-    return ProbeRows(z.float(), e.float(), sample.y, sample.test, sample.fold)
+    return ProbeRows(**vars(sample), z=z.float(), e=e.float())
 
 
 def branch(rows: ProbeRows, rank: int, seed: int = 0, steps: int = 100) -> Branch:

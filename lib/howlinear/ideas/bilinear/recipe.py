@@ -25,8 +25,8 @@ from torch.optim import Adam, Optimizer
 from howlinear.core.ceilings import fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import residual_rows, squares_about_mean
-from howlinear.instrument.capture import BlockCapture
+from howlinear.ideas.bilinear.probe import ProbeRows, residual_rows, squares_about_mean
+from howlinear.instrument.capture import BlockCapture, Sample
 
 RATE = 1e-3
 BATCH = 256
@@ -48,19 +48,20 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
         by that fold; `scored_all`, all sampled rows, chosen by the rows that it is scored on. And how many rows these
         are, `rows_few` and `rows_all`.
     """
-    captured = list(blocks.values())
-    d = captured[0].rows().x.shape[1]
+    rows = [residual_rows(kept) for kept in blocks.values()]
+    d = rows[0].x.shape[1]
     if not 1 <= rank <= d or steps < EVERY:
         raise InputError(f"rank={rank}, steps={steps} for {d} inputs: take a rank of 1 to {d}, {EVERY} steps or more")
-    used, _ = residual_rows(captured[0]).split_train(seed)
+    used, _ = rows[0].split_train(seed)  # all blocks have the same rows
     count = min(round(ROWS_PER_INPUT * d), len(used))
-    order = torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))
-    few = used[order[:count]].sort().values
-
-    published, apart = _gains_by_choice(captured, few, rank, steps, seed)
-    scored_all, apart_all = published, apart  # where the sample holds no more rows than the paper's
+    left = [of_block.e for of_block in rows]
+    scored_all, apart_all = _gains_by_choice(rows, left, used, rank, steps, seed)
+    published, apart = scored_all, apart_all  # where the sample holds no more rows than the paper's
     if count < len(used):
-        scored_all, apart_all = _gains_by_choice(captured, used, rank, steps, seed)
+        order = torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))
+        few = used[order[:count]].sort().values
+        left = [_left_by_line(of_block, few) for of_block in rows]
+        published, apart = _gains_by_choice(rows, left, few, rank, steps, seed)
     gains = {"published": published, "apart": apart, "apart_all": apart_all, "scored_all": scored_all}
     return pd.DataFrame(gains | {"rows_few": count, "rows_all": len(used)}, index=list(blocks))
 
@@ -135,21 +136,19 @@ def papers_gain(
 
 
 def _gains_by_choice(
-    captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int, seed: int
+    rows: Sequence[ProbeRows], left: Sequence[Tensor], used: Tensor, rank: int, steps: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Held-out gains of products trained on the rows `used`: chosen by held-out rows, and by a fold kept apart."""
-    rows = residual_rows(captured[0])  # all blocks have the same rows
-    all_used, apart = rows.split_train(seed)
-    held_out = rows.test.nonzero()[:, 0]
-    fit_on = used if len(used) < len(all_used) else None
-    x = torch.stack([kept.rows().x for kept in captured])
-    e = torch.stack([_left_by_line(kept, fit_on) for kept in captured])
+    """Held-out gains of products trained on what is left of `used`: chosen by held-out rows, and by a fold apart."""
+    _, apart = rows[0].split_train(seed)
+    held_out = rows[0].test.nonzero()[:, 0]
+    x = torch.stack([of_block.x for of_block in rows])
+    e = torch.stack(list(left))
     judges = []
     for judge in (held_out, apart):
-        squares = [squares_about_mean(kept.rows().y[judge]) for kept in captured]
+        squares = [squares_about_mean(of_block.y[judge]) for of_block in rows]
         judges.append((judge, torch.stack(squares)))
     generator = torch.Generator().manual_seed(seed)
-    model = Products(len(captured), x.shape[2], e.shape[2], rank, generator)
+    model = Products(len(rows), x.shape[2], e.shape[2], rank, generator)
     gains, gains_apart = _train(model, x, e, used, judges, steps, generator)
     return _gains_at(gains, chosen_by=gains), _gains_at(gains, chosen_by=gains_apart)
 
@@ -218,15 +217,10 @@ def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
     return all(ended for _, ended in map(follow, by_block))
 
 
-def _left_by_line(kept: BlockCapture, used: Tensor | None) -> Float[Tensor, "rows d_out"]:
-    """What the closed form leaves of every sampled row: fitted on the rows `used`, or on all train rows if None."""
-    sample = kept.rows()
-    if used is None:
-        moments = sum(kept.train)
-    else:
-        moments = Moments(sample.x.shape[1], sample.y.shape[1]).update(sample.x[used], sample.y[used])
-    affine, _ = fit(moments)
-    return (sample.y.double() - affine(sample.x.double())).float()
+def _left_by_line(rows: Sample, used: Tensor) -> Float[Tensor, "rows d_out"]:
+    """What the closed form, fitted on the rows `used`, leaves of every sampled row."""
+    affine, _ = fit(Moments(rows.x.shape[1], rows.y.shape[1]).update(rows.x[used], rows.y[used]))
+    return (rows.y.double() - affine(rows.x.double())).float()
 
 
 @torch.no_grad()
