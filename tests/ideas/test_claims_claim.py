@@ -11,7 +11,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.ideas.claims import claim as stated
-from howlinear.ideas.claims.claim import DIRECTIONS, Claim, Verdict, fingerprint, load_claims, parse, together, verdict
+from howlinear.ideas.claims.claim import DIRECTIONS, Claim, Verdict, fingerprint, load_claims, parse, verdict
 from howlinear.ideas.claims.numbers import STATISTICS
 
 TEXT = """
@@ -89,11 +89,21 @@ def test_an_unknown_direction_has_no_verdict():
 
 
 @pytest.mark.parametrize(
-    ("several", "expected"),
-    [([YES, YES], YES), ([NO], NO), ([YES, NO], MIXED), ([YES, MIXED], MIXED), ([NO, MIXED], MIXED), ([], OPEN)],
+    ("several", "of_every", "of_some"),
+    [
+        ([YES, YES], YES, YES),
+        ([NO], NO, NO),
+        ([YES, NO], MIXED, YES),
+        ([YES, MIXED], MIXED, YES),
+        ([NO, MIXED], MIXED, MIXED),
+        ([], OPEN, OPEN),
+    ],
 )
-def test_several_verdicts_make_one(several, expected):
-    assert together(several) is expected
+def test_several_verdicts_make_one(several, of_every, of_some):
+    (every,) = parse(TEXT)
+    some = replace(every, scope="some model")
+    assert every.together(several) is of_every
+    assert some.together(several) is of_some
 
 
 def test_a_claim_is_read_as_it_stands():
@@ -186,21 +196,7 @@ def test_a_claim_made_by_hand_is_checked_too():
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SourceError, match=r"cannot read claims .*nope\.toml"):
-        load_claims(tmp_path / "nope.toml")
-
-
-def test_what_some_model_shows_holds_if_it_does_in_one():
-    (every,) = parse(TEXT)
-    some = replace(every, scope="some model")
-    for verdicts, of_every, of_some in (
-        ([YES, NO], MIXED, YES),
-        ([YES, YES], YES, YES),
-        ([NO, NO], NO, NO),
-        ([NO, MIXED], MIXED, MIXED),
-        ([], OPEN, OPEN),
-    ):
-        assert every.together(verdicts) is of_every
-        assert some.together(verdicts) is of_some
+        fingerprint(tmp_path / "nope.toml")
 
 
 def test_the_fingerprint_is_the_contents_whatever_the_line_ends(tmp_path):

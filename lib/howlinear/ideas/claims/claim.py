@@ -159,11 +159,16 @@ class Claim:
         return verdict(estimate.low, estimate.high, self.threshold, self.direction)
 
     def together(self, verdicts: Iterable[Verdict]) -> Verdict:
-        """One verdict for several models, by the claim's scope: `together`, or `HOLDS` where it does in one of them."""
-        several = list(verdicts)
-        if self.scope == "some model" and Verdict.HOLDS in several:
+        """One verdict for several models: theirs if they agree, not testable if there are none; else mixed.
+
+        A claim of `some model` holds if it does in one of them.
+        """
+        different = set(verdicts)
+        if not different:
+            return Verdict.UNTESTABLE
+        if self.scope == "some model" and Verdict.HOLDS in different:
             return Verdict.HOLDS
-        return together(several)
+        return different.pop() if len(different) == 1 else Verdict.MIXED
 
     def show(self, estimate: Estimate) -> str:
         """A number in the claim's unit, as in `0.36 [0.32, 0.40]`; without an interval where it has none."""
@@ -219,25 +224,13 @@ def verdict(low: float, high: float, threshold: float, direction: str) -> Verdic
     return Verdict.MIXED  # the interval straddles the threshold
 
 
-def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """One verdict for several: theirs if they agree, else mixed; not testable if there are none."""
-    different = set(verdicts)
-    if not different:
-        return Verdict.UNTESTABLE
-    if len(different) > 1:
-        return Verdict.MIXED
-    return different.pop()
-
-
 def fingerprint(path: Path = SOURCE) -> str:
     """SHA-256 of the file of claims, with line ends as they are in the repository."""
     return hashlib.sha256(_read(path).encode()).hexdigest()
 
 
-def load_claims(path: Path | None = None) -> list[Claim]:
-    """The claims in a file; by default the paper's, and then ours."""
-    if path is not None:
-        return parse(_read(path))
+def load_claims() -> list[Claim]:
+    """The paper's claims, and then ours."""
     return [*parse(_read(SOURCE)), *parse(_read(OURS))]
 
 
