@@ -505,7 +505,7 @@ def test_an_encoder_is_refused_with_its_reason(rows):
 @pytest.mark.parametrize("limit", [0.0, -0.01, math.nan])
 def test_a_limit_that_allows_nothing_is_refused(gpt2, rows, limit):
     with pytest.raises(InputError, match="every change costs something, give more than 0"):
-        search.choose_shares(gpt2, {}, rows, limit, [GATE])
+        search.choose_shares(gpt2, {}, rows, limit)
 
 
 def test_a_block_that_is_not_there_is_refused(gpt2, rows):

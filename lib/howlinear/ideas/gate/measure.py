@@ -114,10 +114,10 @@ def gated_modules(
     model: PreTrainedModel, gates: Mapping[int, BlockGate], choosing: TokenRows, limit: float = LIMIT
 ) -> dict[tuple[int, str], Gated]:
     """(block, kind) → the module in the block's place, with the largest share on the line that keeps to the limit."""
-    shares = choose_shares(model, gates, choosing, limit, [GATE, ORACLE, RANDOM])
+    shares = choose_shares(model, gates, choosing, limit)
     modules = {}
     for block, gate in gates.items():
-        for kind in (GATE, ORACLE, RANDOM):
+        for kind in gate.ranks:
             modules[block, kind] = gate.gated(kind, shares[block, kind])
         modules[block, AS_MANY] = gate.gated(RANDOM, shares[block, GATE])
         # with all tokens on the line no rank decides

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
@@ -24,11 +24,7 @@ def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:
 
 
 def choose_shares(
-    model: PreTrainedModel,
-    gates: Mapping[int, BlockGate],
-    text: TokenRows,
-    limit: float,
-    kinds: Sequence[str],
+    model: PreTrainedModel, gates: Mapping[int, BlockGate], text: TokenRows, limit: float
 ) -> dict[tuple[int, str], float]:
     """The largest share of tokens that may take the line in each block, that block alone changed.
 
@@ -45,7 +41,7 @@ def choose_shares(
     brackets = {}
     for block, losses in after.items():
         of_all = rise(before, losses)
-        for kind in kinds:
+        for kind in gates[block].ranks:
             brackets[block, kind] = Bracket(of_all, limit)
     for _ in range(HALVINGS):
         swaps = {}
