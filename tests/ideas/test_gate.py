@@ -262,7 +262,7 @@ def test_too_few_folds_are_refused():
 
 def test_rows_are_those_that_the_block_sees(gpt2, ids):
     part = TokenRows.from_ids(ids, folds=3)
-    found = block_rows(gpt2, part, [0, 2], batch_size=5)
+    found = block_rows(gpt2, part, [0, 2])
     assert list(found) == [0, 2]
     for block, of_block in found.items():
         expected = seen(gpt2, ids)[block]

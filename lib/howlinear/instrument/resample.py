@@ -26,7 +26,13 @@ BATCH = 16  # sequences in a pass
 
 
 def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mapping[int, BlockCapture]:
-    """The blocks of a capture of a model with about `most` sampled rows each; None: as they are stored."""
+    """The blocks of a capture with about `most` sampled rows each.
+
+    Args:
+        stored: the capture.
+        model: the model that it was made of.
+        most: token rows; None: the blocks as they are stored.
+    """
     if most is None:
         return stored.blocks
     rows = stored.rows.thinned(most)
@@ -41,7 +47,7 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
 
 
 def rows_of_blocks(
-    model: PreTrainedModel, rows: TokenRows
+    model: PreTrainedModel, rows: TokenRows, blocks: list[int] | None = None, batch_size: int = BATCH
 ) -> dict[int, tuple[Float[Tensor, "n d_in"], Float[Tensor, "n d_out"]]]:
     """Block → its inputs and outputs at all these rows, float32, in their order."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
@@ -54,5 +60,5 @@ def rows_of_blocks(
         for whole, part in zip(found[site.block], (x, y), strict=True):
             whole[start : start + len(part)] = part
 
-    read_tokens(model, rows, sites(model), torch.arange(len(rows.ids)).split(BATCH), keep)
+    read_tokens(model, rows, sites(model, blocks), torch.arange(len(rows.ids)).split(batch_size), keep)
     return dict(sorted(found.items()))

@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.models.ffn_sites import Site, sites
+from howlinear.instrument.resample import rows_of_blocks
 from howlinear.text.rows import TokenRows
 
 CHOOSING = 4
@@ -90,18 +89,7 @@ class BlockRows:
         return by_fold
 
 
-def block_rows(
-    model: PreTrainedModel, text: TokenRows, blocks: list[int], batch_size: int = 16
-) -> dict[int, BlockRows]:
+def block_rows(model: PreTrainedModel, text: TokenRows, blocks: list[int]) -> dict[int, BlockRows]:
     """The rows of some blocks, by one forward pass without the head; memory is 8 d bytes for each token and block."""
-    listened = sites(model, blocks)
-    inputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}
-    outputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}
-
-    def keep(site: Site, x: Tensor, y: Tensor, *_: Tensor) -> None:
-        inputs[site.block].append(x.float().cpu().clone())
-        outputs[site.block].append(y.float().cpu().clone())
-
-    read_tokens(model, text, listened, torch.arange(len(text.ids)).split(batch_size), keep)
     fold = text.fold.repeat_interleave(text.ids.shape[1])
-    return {block: BlockRows(torch.cat(inputs[block]), torch.cat(outputs[block]), fold) for block in inputs}
+    return {block: BlockRows(x, y, fold) for block, (x, y) in rows_of_blocks(model, text, blocks).items()}

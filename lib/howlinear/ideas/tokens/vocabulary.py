@@ -14,11 +14,8 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import fit, r2
 from howlinear.core.moments import FLOAT32, Moments
-from howlinear.instrument.capture import hooked
+from howlinear.instrument.resample import rows_of_blocks
 from howlinear.instrument.token_split import Grouping, token_sums
-from howlinear.models.checks import evaluating
-from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
 from howlinear.text.rows import TokenRows
 
 BATCH = 1_024  # sequences of one token in a pass
@@ -44,23 +41,12 @@ def weighted_moments(x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"], we
     )
 
 
-@torch.no_grad()
 def vocabulary_moments(
     model: PreTrainedModel, token: Int64[Tensor, " types"], count: Int64[Tensor, " types"], blocks: list[int]
 ) -> dict[int, Moments]:
     """Block → moments over sequences of a single token, each counted as often as a text has it."""
-    listened = sites(model, blocks)
-    x: dict[int, list[Tensor]] = {site.block: [] for site in listened}
-    y: dict[int, list[Tensor]] = {site.block: [] for site in listened}
-
-    def keep(site: Site, inputs: Tensor, outputs: Tensor) -> None:
-        x[site.block].append(inputs.flatten(0, -2).cpu().clone())
-        y[site.block].append(outputs.flatten(0, -2).cpu().clone())
-
-    with evaluating(model), hooked(listened, keep):
-        for part in token.split(BATCH):
-            trunk(model, part[:, None].to(model.device), listened[-1])
-    return {block: weighted_moments(torch.cat(x[block]), torch.cat(y[block]), count) for block in x}
+    alone = rows_of_blocks(model, TokenRows.from_ids(token[:, None]), blocks, BATCH)
+    return {block: weighted_moments(x, y, count) for block, (x, y) in alone.items()}
 
 
 def vocabulary_table(model: PreTrainedModel, text: TokenRows, much: TokenRows, blocks: list[int]) -> pd.DataFrame:
