@@ -36,6 +36,11 @@ from howlinear.models.swap import swap
 
 FACTORIAL = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
 BENT = FACTORIAL.prod(1)  # as loud as either input, and correlated with none
+SAME = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
+
+
+def lines_of(model, rows):
+    return {block: fit(sum(kept.train))[0] for block, kept in capture(model, rows).items()}
 
 
 # --- the price in the loss
@@ -43,7 +48,7 @@ BENT = FACTORIAL.prod(1)  # as loud as either input, and correlated with none
 
 @pytest.fixture
 def maps(model, rows):
-    return {block: fit(sum(kept.train))[0] for block, kept in capture(model, rows).items()}
+    return lines_of(model, rows)
 
 
 def test_equals_gradients_taken_by_a_nudge_at_each_block(model, maps, ids):
@@ -136,7 +141,7 @@ def test_pricing_changes_nothing_and_works_on_frozen_models(model, maps, rows):
 
 
 def test_some_blocks_alone_have_the_price_they_have_among_all(gpt2, rows, ids):
-    maps = {block: fit(sum(kept.train))[0] for block, kept in capture(gpt2, rows).items()}
+    maps = lines_of(gpt2, rows)
     alone, among = price(gpt2, {2: maps[2], 0: maps[0]}, ids), price(gpt2, maps, ids)
     for block in (0, 2):
         assert alone[block].cost == pytest.approx(among[block].cost, rel=1e-5)
@@ -144,18 +149,16 @@ def test_some_blocks_alone_have_the_price_they_have_among_all(gpt2, rows, ids):
 
 @pytest.mark.usefixtures("unchecked")
 def test_nothing_to_price_is_refused(gpt2, ids):
-    line = {0: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
     for given_ids in (ids[:0], ids[:, :1]):
         with pytest.raises(InputError, match="there is nothing to predict"):
-            price(gpt2, line, given_ids)
+            price(gpt2, {0: SAME}, given_ids)
 
 
 def test_gradients_that_are_not_finite_name_the_block(gpt2, ids):
-    line = {2: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
     with torch.no_grad():
         gpt2.transformer.ln_f.weight.fill_(float("inf"))
     with pytest.raises(InputError, match="gradient at block 2 is not finite"):
-        price(gpt2, line, ids)
+        price(gpt2, {2: SAME}, ids)
     assert not any(module._forward_hooks for module in gpt2.modules())
 
 
@@ -169,9 +172,8 @@ def test_of_every_family_a_map_that_writes_nothing_misses_all(name):
 
 
 def test_a_model_that_predicts_no_next_token_has_no_price(gpt2, ids):
-    line = {0: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
     with pytest.raises(InputError, match="predicts no next token"):
-        price(gpt2.transformer, line, ids)
+        price(gpt2.transformer, {0: SAME}, ids)
 
 
 # --- the residual stream
@@ -232,22 +234,15 @@ def test_equals_a_reference_from_the_hidden_states(model, ids):
         whole = (entered * left).sum(1) / (entered.norm(dim=1) * left.norm(dim=1))
         assert float(turned.ffn[block]) == pytest.approx(float(1 - cosine.mean()), rel=1e-4)
         assert float(turned.influence[block]) == pytest.approx(float(1 - whole.mean()), rel=1e-4)
-        assert float(turned.span_distances(1)[block]) == pytest.approx(float(1 - whole.mean()), rel=1e-4)
+        attention = cosine_distance(entered, left - y).mean()
+        assert float(turned.attention[block]) == pytest.approx(float(attention), rel=1e-4)
         # the canonical correlations by QR: singular values of Qxᵀ Qy
         q_before, q_after = (torch.linalg.qr(rows - rows.mean(0)).Q for rows in (before, after))
         rho = torch.linalg.svdvals(q_before.T @ q_after)
         assert bounds[block] == pytest.approx(float((1 - rho.square()).sum()), rel=1e-3, abs=1e-4)
-
-
-def test_spans_and_attention_by_hidden_states(model, ids):
-    turned = stream(model, ids)
-    outputs = {}
-    with torch.no_grad(), hooked(sites(model), lambda site, x, y: outputs.__setitem__(site.block, y.clone())):
-        states = model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-    assert turned.span_distances(2).tolist()[0] == pytest.approx(float(cosine_distance(states[0], states[2]).mean()))
-    assert len(turned.span_distances(2)) == BLOCKS - 1
-    between = states[1] - outputs[0]
-    assert float(turned.attention[0]) == pytest.approx(float(cosine_distance(states[0], between).mean()), rel=1e-4)
+    span = turned.span_distances(2).tolist()
+    assert len(span) == BLOCKS - 1
+    assert span[0] == pytest.approx(float(cosine_distance(states[0], states[2]).mean()))
 
 
 def test_a_silent_block_stands_out(model, ids):
@@ -284,7 +279,7 @@ def test_what_has_no_stream_is_refused(gpt2, ids):
 
 def test_replacing_one_costs_what_swapping_it_costs(gpt2, rows):
     fitted = rows.ids[~rows.test]  # more than a batch
-    maps = {block: fit(sum(kept.train))[0] for block, kept in capture(gpt2, rows).items()}
+    maps = lines_of(gpt2, rows)
     found = replace_one(gpt2, maps, fitted)
     base = losses(gpt2, fitted)
     for block, affine in maps.items():
@@ -372,7 +367,7 @@ def test_every_signal_by_hand(gpt2, rows):
 
 
 def test_all_blocks_are_measured_as_the_functions_measure_them(gpt2, rows, ids):
-    maps = {block: fit(sum(kept.train))[0] for block, kept in capture(gpt2, rows).items()}
+    maps = lines_of(gpt2, rows)
     prices = price(gpt2, maps, ids)
     table = measure(gpt2, maps, prices, ids[:9], ids[:4])
     assert table.index.tolist() == list(range(BLOCKS))
