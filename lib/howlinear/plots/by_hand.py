@@ -74,15 +74,13 @@ def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-def slider(quantiles: Float[np.ndarray, " n"], bend: float = 1.7, width: float = 1.0, centre: float = 0.0) -> str:
+def slider(quantiles: Float[np.ndarray, " n"]) -> str:
     """A toy neuron with three sliders and its R², as HTML for a notebook's output and for the book.
 
     It draws and computes by itself, in the browser; with scripts off it says where the same is drawn. Sliders move by
     the arrow keys, and what they make of R² is announced in words.
     """
     html = SLIDER.replace("%QUANTILES%", json.dumps([round(float(point), 5) for point in quantiles]))
-    for name, value in {"BEND": bend, "WIDTH": width, "CENTRE": centre}.items():
-        html = html.replace(f"%{name}%", f"{value:g}")
     colours = {"POINTS": POINTS_COLOUR, "LINE": style.ACCENT, "LEFT": style.GREY}
     for name, colour in colours.items():
         html = html.replace(f"%{name}%", colour)
@@ -91,12 +89,12 @@ def slider(quantiles: Float[np.ndarray, " n"], bend: float = 1.7, width: float =
 
 SLIDER = """\
 <div class="toy-neuron" style="max-width: 30rem; background: white; color: black; padding: 0.5rem">
-  <label style="display: block">how bent: <output>%BEND%</output>
-    <input type="range" data-part="bend" min="0" max="8" step="0.1" value="%BEND%" style="width: 100%"></label>
-  <label style="display: block">how wide the inputs lie: <output>%WIDTH%</output>
-    <input type="range" data-part="width" min="0.05" max="2" step="0.05" value="%WIDTH%" style="width: 100%"></label>
-  <label style="display: block">where their middle is: <output>%CENTRE%</output>
-    <input type="range" data-part="centre" min="-2" max="2" step="0.1" value="%CENTRE%" style="width: 100%"></label>
+  <label style="display: block">how bent: <output>1.7</output>
+    <input type="range" data-part="bend" min="0" max="8" step="0.1" value="1.7" style="width: 100%"></label>
+  <label style="display: block">how wide the inputs lie: <output>1</output>
+    <input type="range" data-part="width" min="0.05" max="2" step="0.05" value="1" style="width: 100%"></label>
+  <label style="display: block">where their middle is: <output>0</output>
+    <input type="range" data-part="centre" min="-2" max="2" step="0.1" value="0" style="width: 100%"></label>
   <svg viewBox="0 0 400 260" role="img" aria-label="A neuron's output against its input, and the best line"
     style="width: 100%; height: auto">
     <path d="M10 200H390M200 10V255" stroke="#ccc"></path>
