@@ -252,5 +252,5 @@ def test_the_papers_signal_the_price_and_the_best_others_decide():
     rho = {"1 − R²": -0.5, "ablation": 0.8, "residual": 0.9, "price": 0.7, "CCA bound": 0.1, REPLACE_ONE: 1.0}
     table = pd.DataFrame({"costs": "one block", "signal": rho.keys(), "rho": rho.values()})
     assert deciding(table) == ["1 − R²", "price", "residual", "ablation"]
-    assert deciding(table[table["signal"] != "price"], 2) == ["1 − R²", "residual"]
+    assert deciding(table[table["signal"] != "price"]) == ["1 − R²", "residual", "ablation", "CCA bound"]
     assert deciding(table[:0]) == []

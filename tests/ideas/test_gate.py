@@ -379,7 +379,7 @@ def test_shares_have_the_jackknife_interval_of_their_documents(trained, measured
 def test_one_gate_alone_is_all_gates_at_once(trained, measured):
     model, three = trained
     _, _, modules, costs = measured
-    alone = measure.together_table(model, {0: modules[0, GATE]}, three.judging, batch_size=7).iloc[0]
+    alone = measure.together_table(model, {0: modules[0, GATE]}, three.judging).iloc[0]
     row = costs.query("block == 0 and kind == 'gate'").iloc[0]
     assert alone.tolist() == pytest.approx(row[alone.index].tolist(), rel=1e-4, abs=1e-6)
     both = measure.together_table(model, {block: modules[block, GATE] for block in DEAR}, three.judging)

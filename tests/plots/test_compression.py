@@ -62,7 +62,7 @@ def thin(models=("mini-gpt2", "mini-llama"), blocks=(0, 5)):
 
 def test_curves_lie_above_and_costs_below():
     curves, points = thin()
-    figure = compression.reduced_rank(curves, points, marks=[0.02])
+    figure = compression.reduced_rank(curves, points)
     axes = np.array(figure.axes).reshape(2, 2)
     assert titles(figure) == ["(a) first block", "(b) last block"]
     top, bottom = axes[:, 1]

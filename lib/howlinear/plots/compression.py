@@ -48,7 +48,7 @@ def _enough_ticks(axis: Axes) -> None:
     axis.xaxis.set_minor_formatter("")
 
 
-def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[float] = (1 / 8, 1 / 12)) -> Figure:
+def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame) -> Figure:
     """How thin the map of a block may be: held-out R² above, what the swap costs below, a column per place.
 
     Shares and costs are logarithmic.
@@ -71,7 +71,7 @@ def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[flo
             top.plot(full["share"], full["r2"], **look)
             style.draw_intervals(bottom, rows["share"], rows, "delta", **look, capsize=1.5)
     for axis in axes.flat:
-        axis.vlines(marks, 0, 1, transform=axis.get_xaxis_transform(), color=style.GREY, ls=":", lw=0.7)
+        axis.vlines([1 / 8, 1 / 12], 0, 1, transform=axis.get_xaxis_transform(), color=style.GREY, ls=":", lw=0.7)
     style.panels(axes[0], places)
     axes[0, 0].set(xscale="log", ylabel="held-out $R^2$", xticks=[0.01, 0.1], xticklabels=["1 %", "10 %"])
     axes[0, 0].xaxis.set_minor_formatter("")

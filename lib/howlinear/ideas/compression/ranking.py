@@ -244,10 +244,10 @@ def ranking(
     return pd.concat(tables, ignore_index=True)[columns]
 
 
-def deciding(rankings: pd.DataFrame, count: int = 4) -> list[str]:
-    """The signals to look at: the paper's own, the price, and those that rank single blocks best and swap nothing."""
+def deciding(rankings: pd.DataFrame) -> list[str]:
+    """Four signals to look at: the paper's own, the price, and those that rank single blocks best and swap nothing."""
     single = rankings[(rankings["costs"] == "one block") & (rankings["signal"] != REPLACE_ONE)]
     by_rho = single.sort_values("rho", ascending=False, kind="stable")["signal"]
     chosen = [signal for signal in ("1 − R²", "price") if signal in set(by_rho)]
     others = [signal for signal in by_rho if signal not in chosen]
-    return (chosen + others)[:count]
+    return (chosen + others)[:4]

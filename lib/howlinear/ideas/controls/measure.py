@@ -135,11 +135,11 @@ def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[st
     return pd.DataFrame(rows)
 
 
-def floors(sample: Sample, factors: Sequence[int] = (2, 4, 16, 64)) -> pd.DataFrame:
-    """`weights.chance_floor` on train rows these factors times the width, or on all there are; table `floors`."""
+def floors(sample: Sample) -> pd.DataFrame:
+    """`weights.chance_floor` on 2 to 64 times as many train rows as the width, or all there are; table `floors`."""
     width = sample.x.shape[1]
     all_train = int((~sample.test).sum())
-    sizes = {min(factor * width, all_train) for factor in factors}
+    sizes = {min(factor * width, all_train) for factor in (2, 4, 16, 64)}
     return pd.DataFrame([chance_floor(sample, rows) for rows in sorted(sizes)])
 
 

@@ -22,7 +22,7 @@ from howlinear.ideas.gate.gated import Gated
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
 from howlinear.ideas.gate.search import choose_shares
 from howlinear.instrument.capture import hooked
-from howlinear.instrument.perplexity import LOSS_BATCH, losses, ratio_of
+from howlinear.instrument.perplexity import losses, ratio_of
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import Site, sites, whole, width_of
 from howlinear.models.swap import swap
@@ -217,9 +217,7 @@ def curve_table(
 
 
 @torch.no_grad()
-def together_table(
-    model: PreTrainedModel, modules: Mapping[int, Gated], text: TokenRows, batch_size: int = LOSS_BATCH
-) -> pd.DataFrame:
+def together_table(model: PreTrainedModel, modules: Mapping[int, Gated], text: TokenRows) -> pd.DataFrame:
     """What it costs to gate several blocks at once, and how many tokens take their lines then.
 
     A block's inputs are no longer what its gate was fitted on, once the blocks before it have changed.
@@ -234,9 +232,9 @@ def together_table(
         of_sequences = takes.view(-1, text.ids.shape[1]).double().mean(1)
         taken[site.block].append(of_sequences.cpu())
 
-    before = losses(model, text.ids, batch_size)
+    before = losses(model, text.ids)
     with swap(model, modules), hooked(sites(model, list(modules)), keep):
-        after = losses(model, text.ids, batch_size)
+        after = losses(model, text.ids)
     mean_over_blocks = torch.stack([torch.cat(batches) for batches in taken.values()]).mean(0)
     share = _over_folds(mean_over_blocks, text)
 
