@@ -38,6 +38,7 @@ def test_means_without_each_fold_by_hand():
     values, fold = np.array([1.0, 2.0, 3.0, 10.0]), np.array([4, 4, 0, 7])
     # without fold 0: 13 / 3; without fold 4: 13 / 2; without fold 7: 6 / 3
     np.testing.assert_allclose(fold_means(values, fold), [13 / 3, 13 / 2, 2])
+    assert Estimate.of_mean(values, fold) == Estimate.jackknife(4.0, [13 / 3, 13 / 2, 2])
 
 
 @pytest.mark.parametrize("fold", [np.zeros(3, dtype=int), np.arange(2)])

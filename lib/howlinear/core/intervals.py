@@ -95,6 +95,11 @@ class Estimate:
         return cls(value, float(value - half), float(value + half))
 
     @classmethod
+    def of_mean(cls, values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Estimate:
+        """The mean of one number a sequence, with the jackknife over document folds."""
+        return cls.jackknife(float(values.mean()), fold_means(values, fold))
+
+    @classmethod
     def of_share(cls, hits: Bool[np.ndarray, " n"]) -> Estimate:
         """The share of independent cases that are hits, with the score interval of Wilson (1927)."""
         interval = binomtest(int(hits.sum()), len(hits)).proportion_ci(CONFIDENCE, method="wilson")

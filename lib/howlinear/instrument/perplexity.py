@@ -309,5 +309,5 @@ def ratio_of(
     It is the exponential of the mean rise of the loss, whose interval is paired as that of `change` is.
     """
     nats = (changed - base).numpy()
-    rise = Estimate.jackknife(float(nats.mean()), fold_means(nats, fold.numpy()))
+    rise = Estimate.of_mean(nats, fold.numpy())
     return float(np.exp(rise.value)), float(np.exp(rise.low)), float(np.exp(rise.high))

@@ -93,14 +93,12 @@ def recovered(
         )
     line = (swapped - base).numpy()
     mean = (ablated - base).numpy()
-    # what both cost on the mean, without each fold in turn
     places = np.arange(n) if fold is None else fold.numpy()
-    line_without = fold_means(line, places)
-    mean_without = fold_means(mean, places)
-    if Estimate.jackknife(float(mean.mean()), mean_without).low <= 0:
+    if Estimate.of_mean(mean, places).low <= 0:
         return None
     share = 1 - float(line.mean() / mean.mean())
-    return Estimate.jackknife(share, 1 - line_without / mean_without)
+    without_fold = 1 - fold_means(line, places) / fold_means(mean, places)
+    return Estimate.jackknife(share, without_fold)
 
 
 def set_costs(

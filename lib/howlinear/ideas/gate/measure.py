@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from howlinear.core.intervals import Estimate, fold_means
+from howlinear.core.intervals import Estimate
 from howlinear.files import tables
 from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockGate, fit_gate
 from howlinear.ideas.gate.gated import Gated
@@ -278,7 +278,7 @@ def saved(share: float, ffn: nn.Module, width: int) -> float:
 
 def _over_folds(values: Float[Tensor, " n"], text: TokenRows) -> Estimate:
     """The mean of one number a sequence, with its interval over document folds."""
-    return Estimate.jackknife(float(values.mean()), fold_means(values.cpu().numpy(), text.fold.numpy()))
+    return Estimate.of_mean(values.cpu().numpy(), text.fold.numpy())
 
 
 def _measured_as(kind: str, share: float) -> tuple[str, float]:
