@@ -301,13 +301,11 @@ def _numbers(name: str, given: Any) -> np.ndarray:
     return numbers.detach().cpu().numpy()
 
 
-def ratio_of(
-    base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[Tensor, " n"]
-) -> tuple[float, float, float]:
-    """Perplexity after over before, and the ends of its 95 % interval, from the losses of the same sequences.
+def ratio_of(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> Estimate:
+    """Perplexity after over before, from the losses of the same sequences.
 
     It is the exponential of the mean rise of the loss, whose interval is paired as that of `change` is.
     """
     nats = (changed - base).numpy()
     rise = Estimate.of_mean(nats, fold.numpy())
-    return float(np.exp(rise.value)), float(np.exp(rise.low)), float(np.exp(rise.high))
+    return Estimate(*(float(np.exp(nats)) for nats in (rise.value, rise.low, rise.high)))

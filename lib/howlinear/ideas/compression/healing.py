@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 
 from howlinear.core.batches import shuffled_batches
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, held_out, losses, ratio_of
 from howlinear.models.ffn_sites import sites
@@ -137,9 +136,9 @@ def healed_beside(
         after = losses(trained, scored)
         del trained  # before the next copy is made
         original = original or (before, after)
-        ratio, _, _ = ratio_of(original[0], before, scored.fold)
-        healed = Estimate(*ratio_of(original[0], after, scored.fold))
-        behind = Estimate(*ratio_of(original[1], after, scored.fold))
+        ratio = ratio_of(original[0], before, scored.fold).value
+        healed = ratio_of(original[0], after, scored.fold)
+        behind = ratio_of(original[1], after, scored.fold)
         rows.append({"name": name, "ratio": ratio} | healed.columns("healed") | behind.columns("behind"))
     return pd.DataFrame(rows)
 

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files.tables import with_ends
 from howlinear.ideas.compression.allocate import least_share
@@ -123,11 +122,11 @@ def race(
                 after, fold = losses(smaller, sequences), sequences.fold
                 row = {"corpus": name, "method": method, "share": share, "kept": held / whole}
                 row |= {"perplexity_after": float(after.mean().exp())}
-                row |= Estimate(*ratio_of(before[name], after, fold)).columns("ratio") | cost(before[name], after, fold)
+                row |= ratio_of(before[name], after, fold).columns("ratio") | cost(before[name], after, fold)
                 if method == next(iter(compressors)):
                     first[share, name] = after
                 if (share, name) in first:
-                    row |= Estimate(*ratio_of(first[share, name], after, fold)).columns("over_first")
+                    row |= ratio_of(first[share, name], after, fold).columns("over_first")
                 rows.append(row | {"why": ""})
             del smaller  # before the next copy is made
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -265,8 +265,8 @@ def sequence_shares(module: Gated, rows: BlockRows, text: TokenRows) -> Float[Te
 
 def rise_of(before: Float[Tensor, " n"], after: Float[Tensor, " n"], text: TokenRows) -> Estimate:
     """By what share of itself perplexity rises, paired, from the losses of each sequence in nats per token."""
-    ratio, low, high = ratio_of(before, after, text.fold)
-    return Estimate(ratio - 1, low - 1, high - 1)
+    ratio = ratio_of(before, after, text.fold)
+    return Estimate(ratio.value - 1, ratio.low - 1, ratio.high - 1)
 
 
 def saved(share: float, ffn: nn.Module, width: int) -> float:
