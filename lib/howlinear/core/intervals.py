@@ -95,6 +95,11 @@ class Estimate:
         return cls(value, float(value - half), float(value + half))
 
     @classmethod
+    def exact(cls, value: float) -> Estimate:
+        """A number that has no interval: both ends are itself."""
+        return cls(float(value), float(value), float(value))
+
+    @classmethod
     def of_mean(cls, values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Estimate:
         """The mean of one number a sequence, with the jackknife over document folds."""
         return cls.jackknife(float(values.mean()), fold_means(values, fold))

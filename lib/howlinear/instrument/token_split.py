@@ -106,5 +106,5 @@ def token_splits(
         try:
             splits[block] = token_split(maps.whole, maps.refits, of_tokens, confidence)
         except ConstantError:
-            splits[block] = TokenSplit(*[Estimate(nan, nan, nan)] * 3)
+            splits[block] = TokenSplit(*[Estimate.exact(nan)] * 3)
     return splits

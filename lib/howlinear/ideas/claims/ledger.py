@@ -159,7 +159,7 @@ def paper_numbers(claims: Sequence[Claim]) -> pd.DataFrame:
     rows = []
     for claim in claims:
         for name, value in own_numbers(claim, published).items():
-            found = claim.verdict(Estimate(value, value, value))
+            found = claim.verdict(Estimate.exact(value))
             rows.append({"claim": claim.id, "model": name, "value": value, "verdict": str(found)})
     return pd.DataFrame(rows, columns=["claim", "model", "value", "verdict"])
 

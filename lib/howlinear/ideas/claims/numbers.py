@@ -100,11 +100,6 @@ def measured(found: Mapping[str, Any] | pd.DataFrame, key: str) -> Any:
     return found[key]
 
 
-def exactly(value: float) -> Estimate:
-    """A number that has no interval, such as a whole number of directions, or one that the paper gives without."""
-    return Estimate(float(value), float(value), float(value))
-
-
 # Notebook 02: the profiles, the costs of swaps, the spread over data
 
 
@@ -297,7 +292,7 @@ def median_gain(found: Results) -> Reading:
 @per_model
 def recipe_median_gain(found: Results) -> Reading:
     """The same, by the paper's own recipe, chosen on the rows that it is scored on: without an interval."""
-    return Reading(exactly(_beside(found, "recipe")["gain_recipe"].median()))
+    return Reading(Estimate.exact(_beside(found, "recipe")["gain_recipe"].median()))
 
 
 @per_model
@@ -548,7 +543,7 @@ def rank_one_of_tokens(found: Results) -> Reading:
     along_one = found["blocks"][found["blocks"]["rank_one"]]
     if along_one.empty:
         raise UntestableError("no block is nearly linear along one direction alone")
-    return Reading(exactly(1 - along_one["rank_one_ordinary"].mean()), f"of {len(along_one)} blocks")
+    return Reading(Estimate.exact(1 - along_one["rank_one_ordinary"].mean()), f"of {len(along_one)} blocks")
 
 
 @per_model

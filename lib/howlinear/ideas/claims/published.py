@@ -67,7 +67,7 @@ def own_numbers(claim: Claim, published: pd.DataFrame | None = None) -> dict[str
 def own_verdict(claim: Claim, published: pd.DataFrame | None = None) -> Verdict:
     """The verdict of the paper's own numbers on a claim, taken without intervals, since it publishes none."""
     values = own_numbers(claim, published).values()
-    return claim.together(claim.verdict(Estimate(value, value, value)) for value in values)
+    return claim.together(claim.verdict(Estimate.exact(value)) for value in values)
 
 
 def _exact(published: pd.DataFrame, **names: str) -> pd.DataFrame:

@@ -59,9 +59,7 @@ def block_costs(
     rows = []
     for block, captured in blocks.items():
         swapped, ablated = losses["map", block], losses["mean", block]
-        share = recovered(base, swapped, ablated, scored.fold)
-        if share is None:
-            share = Estimate(np.nan, np.nan, np.nan)
+        share = recovered(base, swapped, ablated, scored.fold) or Estimate.exact(np.nan)
         row = {
             "block": block,
             "r2": r2(maps[block], sum(captured.test)),

@@ -86,7 +86,7 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     drops = {}
     for (fitted, scored), there in scores.items():
         r2s[fitted, scored] = there.estimate
-        drops[fitted, scored] = Estimate(0.0, 0.0, 0.0) if fitted == scored else _drop(scores[scored, scored], there)
+        drops[fitted, scored] = Estimate.exact(0.0) if fitted == scored else _drop(scores[scored, scored], there)
 
     likenesses = {}
     expected = {}
@@ -97,7 +97,7 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
         share = _reproducible(maps[one], metric) * _reproducible(maps[other], metric)
         expected[one, other] = expected[other, one] = share**0.5
     for corpus in corpora:
-        likenesses[corpus, corpus] = Estimate(1.0, 1.0, 1.0)
+        likenesses[corpus, corpus] = Estimate.exact(1.0)
         expected[corpus, corpus] = _reproducible(maps[corpus], held_out[corpus])
 
     return Transfer(

@@ -154,7 +154,7 @@ def curve_rows(groups: Groups, layout: Layout) -> Iterator[dict]:
     """R² of a block over growing train rows, each feature about its own mean, and the limit told from it."""
     for step, factor in enumerate(layout.factors):
         measured = ceiling(select(groups, False, step), select(groups, True, step))
-        limit = measured.limit or Estimate(*[float("nan")] * 3)
+        limit = measured.limit or Estimate.exact(float("nan"))
         rows = {"factor": factor, "rows": measured.rows_train, "r2_train": measured.r2_train, "r2": measured.r2}
         yield rows | limit.columns("r2_limit")
 
