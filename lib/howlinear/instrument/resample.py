@@ -26,13 +26,7 @@ BATCH = 16  # sequences in a pass
 
 
 def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mapping[int, BlockCapture]:
-    """The blocks of a capture with about `most` sampled rows each.
-
-    Args:
-        stored: the capture.
-        model: the model that it was made of.
-        most: token rows; None: the blocks as they are stored.
-    """
+    """The blocks of a capture of a model with about `most` sampled rows each; None: as they are stored."""
     if most is None:
         return stored.blocks
     rows = stored.rows.thinned(most)
