@@ -286,6 +286,38 @@ def test_commas_in_quotes_are_read(tmp_path):
     assert read_path(tmp_path / "t.csv") == (["Hello, world", "plain"], "")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", b"It was late.\nWe went home.\n"),
+        ("t.csv", b'"It was late."\n"We went home."\n'),
+        ("t.tsv", b"It was late.\nWe went home.\n"),
+        ("t.csv.gz", gzip.compress(b"It was late.\r\nWe went home.\r\n", mtime=0)),
+    ],
+)
+def test_the_first_text_of_a_column_without_a_name_is_read_and_it_is_said(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    for path in (tmp_path / name, tmp_path):
+        texts, note = read_path(path)
+        assert texts == ["It was late.", "We went home."]
+        assert re.search(rf"{name} is read as a text, 'It was late\.'.*--text-column", note)
+    assert read_path(tmp_path / name, "It was late.") == (["We went home."], "")
+
+
+@pytest.mark.parametrize("first", ["It was", "Late!", "x" * 40, "昨日は雨だった。"])
+def test_what_looks_like_a_text_is_no_name(tmp_path, first):
+    (tmp_path / "t.csv").write_text(f"{first}\none\n")
+    texts, note = read_path(tmp_path / "t.csv")
+    assert texts == [first, "one"]
+    assert note
+
+
+@pytest.mark.parametrize("name", ["review", "review_text", "Text", '""'])
+def test_a_name_over_the_only_column_is_no_text(tmp_path, name):
+    (tmp_path / "t.csv").write_text(f"{name}\none\n")
+    assert read_path(tmp_path / "t.csv") == (["one"], "")
+
+
 def test_tables_of_a_folder_are_read_by_their_column(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one", "n": 1}\n{"text": "two", "n": 2}\n')
     (tmp_path / "below").mkdir()

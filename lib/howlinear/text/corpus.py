@@ -144,7 +144,8 @@ def load_corpus(
             dicts, in anything iterable, or a dict of columns; a `datasets.Dataset` or `IterableDataset`; a table of
             pandas, polars or pyarrow.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
-        text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
+        text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one,
+            which in a .csv or .tsv needs no name.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
             blank lines separate (of WikiText an article); `line`: a line. `auto`: the first of these that gives
             enough for eight folds on each side. Where there are too few, texts are cut into pieces that serve as

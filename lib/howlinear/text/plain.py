@@ -52,6 +52,7 @@ PACKED = {  # how files begin that hold text, but not as text
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}  # may follow any other ending
 COLUMNS = ("text", "content")  # that are text in most data sets
+SENTENCE = re.compile(r"\S\s+\S|.{40}|[.!?…。！？]$")  # what is found in a text and in no usual name of a column
 PIECES = 128  # documents that a text is cut into, or more
 PIECE = 2_000  # characters of such a document at most, some 500 tokens
 
@@ -65,14 +66,14 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
     A folder that `save_to_disk` of a `datasets.Dataset` wrote is a table.
 
     Returns:
-        The texts; and what was passed over, in words, empty if nothing.
+        The texts; and in words what was passed over or taken for a text, empty if nothing.
 
     Raises:
         SourceError: the path cannot be read, or is not UTF-8 text; names the line.
         InputError: a column of what has none, or not a column of texts.
     """
     if is_table(path):
-        return column_of(read_table(path), column, str(path)), ""
+        return _read_rows(path, column)
     if path.is_dir():
         return _read_folder(path, column)
     if column is not None:
@@ -115,6 +116,21 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     return without_licence(decoded(_unpacked(path), str(path), encoding))
 
 
+def _read_rows(path: Path, column: str | None) -> tuple[list[str], str]:
+    """The texts of a table, that in the place of its only column's name among them; a note says so."""
+    table = read_table(path)
+    texts = column_of(table, column, str(path))
+    names = list(table.columns) if path.is_file() and _ending(path) in (".csv", ".tsv") else []
+    # "Unnamed: 0" is what pandas calls a column whose name is empty
+    if column is not None or len(names) != 1 or names[0] == "Unnamed: 0" or not SENTENCE.search(names[0]):
+        return texts, ""
+    first = f"{names[0]:.30}" + "…" * (len(names[0]) > 30)
+    return [names[0], *texts], (
+        f"the first line of {path.name} is read as a text, {first!r}: if it is the column's name, give it as "
+        "text_column= (--text-column)"
+    )
+
+
 def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     """The texts of every file below a folder, in the order of their names, but for hidden ones and what is no text.
 
@@ -125,6 +141,7 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
         InputError: a table without such a column, or a column of a folder without tables.
     """
     texts = []
+    notes = []
     others = 0
     of_folder = (path for path in sorted(folder.rglob("*")) if path.is_file())
     paths = [path for path in of_folder if not any(p.startswith(".") for p in path.relative_to(folder).parts)]
@@ -132,13 +149,17 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
         raise _without_columns(folder)
     for path in paths:
         try:
-            texts += column_of(read_table(path), column, str(path)) if is_table(path) else [read_text(path)]
+            read, note = _read_rows(path, column) if is_table(path) else ([read_text(path)], "")
         except HowlinearError:
             if is_table(path) and _ending(path) != ".json":
                 raise
             others += 1
-    passed_over = f"files that hold no text, or not in UTF-8, and were passed over: {others:,}" if others else ""
-    return texts, passed_over
+            continue
+        texts += read
+        notes += [note] if note else []
+    if others:
+        notes.append(f"files that hold no text, or not in UTF-8, and were passed over: {others:,}")
+    return texts, "; ".join(notes)
 
 
 def _without_columns(path: Path) -> InputError:
