@@ -177,3 +177,76 @@ def test_weights_that_a_person_tied_are_saved_untied(tmp_path, ids):
     first, second = (layer.mlp.c_fc.weight for layer in loaded.transformer.h)
     assert torch.equal(first, second)
     assert first is not second
+
+
+# --- classes of a person's own
+
+
+class MineConfig(transformers.LlamaConfig):
+    model_type = "mine"
+
+
+class Mine(transformers.LlamaForCausalLM):
+    config_class = MineConfig
+
+
+class MineAlone(transformers.LlamaModel):
+    config_class = MineConfig
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    """A model of a class of its own; what it is registered as is forgotten again."""
+    for mapping in (transformers.CONFIG_MAPPING, transformers.MODEL_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING):
+        monkeypatch.setattr(mapping, "_extra_content", {**mapping._extra_content})
+
+    def built(kind):
+        torch.manual_seed(0)
+        return kind(MineConfig(**INNER)).eval()
+
+    return built
+
+
+@pytest.mark.parametrize(("kind", "auto"), [(Mine, "AutoModelForCausalLM"), (MineAlone, "AutoModel")])
+@pytest.mark.parametrize("map_", [None, affine])
+def test_a_class_of_ones_own_is_saved_once_it_is_registered(tmp_path, ids, mine, kind, auto, map_):
+    model = mine(kind)
+    if map_ is not None:
+        model = hl.replace(model, {1: map_()})
+    way_out = rf"AutoConfig\.register\('mine', MineConfig\) and {auto}\.register\(MineConfig, {kind.__name__}\)"
+    with pytest.raises(InputError, match=way_out):
+        hl.save(model, tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+    transformers.AutoConfig.register("mine", MineConfig)
+    with pytest.raises(InputError, match=way_out):
+        hl.save(model, tmp_path / "mine")
+    getattr(transformers, auto).register(MineConfig, kind)
+    loaded = hl.load_model(hl.save(model, tmp_path / "mine"))
+    assert type(loaded) is kind
+    assert torch.equal(outputs(loaded, ids), outputs(model, ids))
+
+
+class Named(transformers.LlamaForCausalLM):
+    """A known model under another name."""
+
+
+class Bent(transformers.LlamaForCausalLM):
+    """A known model with blocks of another kind, whose weights are called the same."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp.__class__ = Twice
+
+
+class Twice(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_class_made_of_a_known_one_is_saved_if_it_computes_the_same(tmp_path, ids):
+    model = Named(KINDS["LlamaForCausalLM"]).eval()
+    assert torch.equal(outputs(hl.load_model(hl.save(model, tmp_path / "named")), ids), outputs(model, ids))
+    with pytest.raises(InputError, match=r"layers\.0\.mlp is a Twice in the place of a LlamaMLP"):
+        hl.save(Bent(KINDS["LlamaForCausalLM"]), tmp_path / "bent")
+    assert not (tmp_path / "bent").exists()

@@ -19,8 +19,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -370,7 +372,9 @@ def _class_of(config: PreTrainedConfig) -> type:
     kind = getattr(transformers, architecture, None)
     if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
         return _with_smaller_blocks(kind, config)
-    return AutoModel
+    kind = MODEL_MAPPING.get(type(config), AutoModel)
+    built = _with_smaller_blocks(kind, config)
+    return AutoModel if built is kind else built
 
 
 def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -447,7 +451,29 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
 def _plain(model: PreTrainedModel) -> PreTrainedModel:
     """A model without weights, as the config of another tells it."""
     with torch.device("meta"):
-        return _with_smaller_blocks(type(model), model.config)(copy.deepcopy(model.config))
+        return _with_smaller_blocks(_loaded_as(model), model.config)(copy.deepcopy(model.config))
+
+
+def _loaded_as(model: PreTrainedModel) -> type[PreTrainedModel]:
+    """The class that a model's folder is loaded as: its own, or the one that a person's own class was made of.
+
+    Raises:
+        InputError: transformers knows none of that config.
+    """
+    kind, config = type(model), type(model.config)
+    family = model.config.model_type
+    if family in CONFIG_MAPPING and issubclass(config, CONFIG_MAPPING[family]):
+        if kind.__module__.startswith("transformers."):
+            return kind
+        for of_config in (MODEL_FOR_CAUSAL_LM_MAPPING.get(config, None), MODEL_MAPPING.get(config, None)):
+            if isinstance(of_config, type) and issubclass(kind, of_config):
+                return of_config
+    auto = "AutoModelForCausalLM" if model.can_generate() else "AutoModel"
+    raise InputError(
+        f"transformers would not load a folder as this {kind.__name__}: give it a config class with a model_type of "
+        f"its own, and register both, AutoConfig.register({family!r}, {config.__name__}) and {auto}.register("
+        f"{config.__name__}, {kind.__name__}), here and where it is loaded"
+    )
 
 
 def check_told(model: PreTrainedModel, plain: PreTrainedModel | None = None) -> None:
