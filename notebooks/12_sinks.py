@@ -128,11 +128,15 @@ from howlinear.models.load import is_causal, tokenizer_of
 
 predicting = (name for name in run.models if is_causal(run.model(name)))
 first = next(predicting, next(iter(run.models)))
-model = run.model(first)
+model, seq_len = run.model(first), run.seq_len
 numbers = list(run.capture(first).blocks)
+if len(numbers) < 2:
+    print(f"a sink takes two blocks whose outputs vary, and {first} has one: it is planted in mini-gpt2")
+    first, model, seq_len = "mini-gpt2", hl.load_model("mini-gpt2"), min(seq_len, 128)
+    numbers = [site.block for site in hl.sites(model)]
 planted_block, *_ = choose_blocks(planted_in, numbers[1:])
 marking = numbers[numbers.index(planted_block) - 1]
-planted_text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
+planted_text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), seq_len, run.seed)
 before = capture(model, planted_text, [marking, planted_block], sample=run.sample, seed=run.seed)
 clean = before[planted_block]
 first_of_clean = measure.first_rows(model, planted_text)
@@ -620,7 +624,7 @@ if enough is not None:
 change = None  # a function of x and y, of shape (batch, seq_len, d), that gives another y
 
 if change is not None:
-    model, few = run.model(first), planted_text.thinned(2048)
+    few = planted_text.thinned(2048)
     with planted.planted(model, planted_block, change):
         loud = capture(model, few, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
     seen = look(loud, [0], [0])
