@@ -135,6 +135,17 @@ def test_sites_that_read_positions_of_sequences_are_refused():
             call()
 
 
+def test_sites_that_read_positions_first_are_refused_where_sequences_are_as_many_as_these():
+    model = llama()
+    for layer in model.model.layers:
+        layer.mlp = Turned(layer.mlp)
+    hl.load_model(model, sites="model.layers.*.mlp.inner")
+    ids = torch.randint(100, (128, 4), generator=torch.Generator().manual_seed(0))
+    padded = {"input_ids": ids, "attention_mask": (torch.arange(4) < 2 + torch.arange(128)[:, None] % 3).long()}
+    with pytest.raises(InputError, match="positions of sequences"):
+        hl.measure(model, padded, batch_size=4)
+
+
 def test_a_profile_is_equal_to_itself_alone():
     one, other = hl.measure(llama(), IDS), hl.measure(llama(), IDS)
     assert one == one

@@ -229,7 +229,7 @@ def capture(
     check_count("sample", sample, least=0)
     model = model_of(model)
     rows = rows_of(rows, model)
-    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, losses, site)
+    return capture_batches(model, rows, batches(rows, batch_size), blocks, sample, seed, progress, losses, site)
 
 
 def capture_batches(

@@ -174,7 +174,7 @@ def measure_layers(
     """
     chosen = {each.block: each for each in sites(model, blocks, site)}
     check(model, rows)
-    every = list(batches(rows, batch_size))
+    every = batches(rows, batch_size)
     indices = own_share(every)
     folds_here, folds = folds_of(rows, indices), folds_of(rows, every)
     losses = HeldOutLosses(model, rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -380,11 +380,16 @@ def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: 
     return [(side & (fold == number)).nonzero()[:, 0] for number in fold[side].unique()]
 
 
-def batches(rows: Rows, size: int) -> Iterator[Tensor]:
+def batches(rows: Rows, size: int) -> list[Tensor]:
     """Indices of sequences, every batch from one fold; the rows to fit on first."""
-    for held_out in (False, True):
-        for sequences in rows.folds(test=held_out):
-            yield from sequences.split(size)
+    folds = [*rows.folds(test=False), *rows.folds(test=True)]
+    every = [batch for sequences in folds for batch in sequences.split(size)]
+    # Were each of as many sequences as these have positions, `flat` could not tell the two apart.
+    lengths = {tensor.shape[1] for tensor in rows.inputs.values() if tensor.ndim > 1 and tensor.shape[1] > 1}
+    counts = {len(batch) for batch in every}
+    if len(counts) == 1 and counts <= lengths:
+        every[:1] = every[0].tensor_split([1])
+    return every
 
 
 def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:

@@ -11,7 +11,7 @@ noise on the writer's ordinary outputs, of a size found by bisection at which th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -101,7 +101,7 @@ class Layout:
         old = torch.arange(new) * length // seq_len  # the sequence that each begins with
         return Layout(replace(self.rows, ids=ids, test=self.rows.test[old], fold=self.rows.fold[old]), place)
 
-    def batches(self) -> Iterator[Int64[Tensor, " some"]]:
+    def batches(self) -> list[Int64[Tensor, " some"]]:
         """Sequences of one document fold, about `BATCH_TOKENS` of their tokens together."""
         return batches(self.rows, max(1, BATCH_TOKENS // self.rows.ids.shape[1]))
 
