@@ -1,5 +1,7 @@
 """What one public function refuses, all refuse; what one takes, all take; and the model is left as it was."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,7 @@ import howlinear as hl
 from conftest import VOCABULARY, WIDTH, tiny
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.models.checks import unwrapped
+from howlinear.models.checks import evaluating, unwrapped
 
 MAP = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
 CALLS = {
@@ -88,3 +90,22 @@ def test_what_is_no_model_is_refused_by_its_type(ids, given, message):
     for call in (unwrapped, hl.load_model, *(lambda model, call=call: call(model, ids) for call in CALLS.values())):
         with pytest.raises(InputError, match=message):
             call(given)
+
+
+# --- threads
+
+
+@every_call
+def test_a_model_that_another_thread_has_swapped_is_refused_until_it_is_back(gpt2, ids, name):
+    expected = CALLS[name](gpt2, ids)
+    with ThreadPoolExecutor(1) as other:
+        with hl.swap(gpt2, {1: MAP}), pytest.raises(InputError, match="another thread is using this GPT2LMHeadModel"):
+            other.submit(CALLS[name], gpt2, ids).result()
+        assert other.submit(CALLS[name], gpt2, ids).result() == expected
+
+
+def test_a_model_that_another_thread_runs_is_not_swapped_with_its_head_or_without(gpt2):
+    with ThreadPoolExecutor(1) as other, evaluating(gpt2):
+        for model in (gpt2, gpt2.base_model):
+            with pytest.raises(InputError, match="another thread is using"):
+                other.submit(hl.swap(model, {1: MAP}).__enter__).result()

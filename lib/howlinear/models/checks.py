@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -76,16 +78,44 @@ def check_in_memory(model: PreTrainedModel, purpose: str) -> None:
         raise InputError(f"this model {lies}: load it without device_map {purpose}")
 
 
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+"""Model → the lock of the thread that runs or changes it."""
+
+
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode while it lasts, so without dropout; every part is put back into the mode that it was in."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
+def alone(module: nn.Module) -> Iterator[None]:
+    """While it lasts, no other thread runs or changes a module: its passes would be heard, and its swaps measured.
+
+    Raises:
+        InputError: another thread does. It is not waited for, as it may itself wait for this one.
+    """
+    lock = _LOCKS.setdefault(getattr(module, "base_model", module), RLock())  # with its head or without
+    if not lock.acquire(blocking=False):
+        raise InputError(
+            f"another thread is using this {type(module).__name__}: use it in one after the other, or give each thread "
+            "a copy, copy.deepcopy(model)"
+        )
     try:
         yield
     finally:
-        for part in training:
-            part.training = True
+        lock.release()
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """In evaluation mode while it lasts, so without dropout; every part is put back into the mode that it was in.
+
+    Raises:
+        InputError: another thread is using the module.
+    """
+    with alone(module):
+        training = [part for part in module.modules() if part.training]
+        module.eval()
+        try:
+            yield
+        finally:
+            for part in training:
+                part.training = True
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
-from howlinear.models.checks import is_hooked, unwrapped
+from howlinear.models.checks import alone, is_hooked, unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
 
 
@@ -36,12 +36,13 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
         The model.
 
     Raises:
-        InputError: a block that the model does not have, what is no map, or what is no `transformers` model.
+        InputError: a block that the model does not have, what is no map, what is no `transformers` model, or one that
+            another thread is using.
     """
     inside = unwrapped(model)
     maps, site = maps_and_site(maps, site)
-    swapped_sites = sites(inside, list(maps), site) if maps else []
-    with ExitStack() as restore:
+    with alone(inside), ExitStack() as restore:
+        swapped_sites = sites(inside, list(maps), site) if maps else []
         for each in swapped_sites:
             module = _as_module(maps[each.block], inside, each)
             if each.kind == "ffn" and is_hooked(each.input, before=True):
