@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from conftest import tiny
+from howlinear.app.console import comparison_columns, comparison_notes
 from howlinear.errors import InputError
 from howlinear.ideas.corpora.agreement import FoldProfiles, compare
 from howlinear.ideas.corpora.comparison import comparison, measured
 from howlinear.instrument.measure import measure
+from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
 
@@ -87,6 +89,17 @@ def test_models_of_other_depths_are_not_subtracted(gpt2):
     first, second = (FoldProfiles(np.arange(n) / 10, np.zeros((2, n)), np.zeros((2, n))) for n in (3, 2))
     with pytest.raises(InputError, match="take two of one depth"):
         compare(first, second, [0, 1, 2], NAMES)
+
+
+def test_a_block_that_is_constant_in_one_model_is_left_out_of_the_difference(gpt2):
+    whole = measured(gpt2, token_rows())
+    with swap(gpt2, {1: lambda x: torch.full_like(x, 0.1)}):
+        hushed = measured(gpt2, token_rows())
+    found = comparison(hushed, whole, NAMES)
+    assert list(found.agreement.difference) == [0, 2]
+    cells = {column.heading: column.cells for column in comparison_columns(found)}
+    assert [cell == "–" for cell in cells["\nA − B"]] == [False, True, False]
+    assert comparison_notes(found)
 
 
 def test_two_blocks_have_their_differences_and_no_correlation(gpt2):

@@ -231,11 +231,12 @@ def comparison_columns(compared: Comparison) -> list[Column]:
             costs = [f"{profile.costs[block].delta:+.2f}" if block in profile.costs else "" for block in blocks]
             columns.append(Column(f"ΔPPL\n{letter}", costs, worth - 5))
     if compared.agreement is not None:
-        differences = [compared.agreement.difference[block] for block in blocks]
+        found = [compared.agreement.difference.get(block) for block in blocks]  # None of a constant block
+        intervals = [f"{each.low:+.3f} to {each.high:+.3f}" if each else "–" for each in found]
         columns += [
-            Column("\nA − B", [f"{each.value:+.3f}" for each in differences], worth=97),
-            Column("95 % interval\nA − B", [f"{each.low:+.3f} to {each.high:+.3f}" for each in differences], worth=96),
-            Column("\nsure", ["*" if each.excludes(0.0) else "" for each in differences], worth=95),
+            Column("\nA − B", [f"{each.value:+.3f}" if each else "–" for each in found], worth=97),
+            Column("95 % interval\nA − B", intervals, worth=96),
+            Column("\nsure", ["*" if each and each.excludes(0.0) else "" for each in found], worth=95),
         ]
     return columns
 

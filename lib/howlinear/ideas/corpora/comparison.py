@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
-from howlinear.core.fold_maps import fit_folds, score_folds
+from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import HeldOutLosses
@@ -15,8 +15,8 @@ from howlinear.instrument.profile import Profile, name_of, profile_of
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.text.rows import TokenRows
 
-Measured = tuple[Profile, FoldProfiles]
-"""A profile as `measure` gives it, and R²_lin of the same blocks with all folds and without each."""
+Measured = tuple[Profile, dict[int, Scores]]
+"""A profile as `measure` gives it, and R²_lin of each block that has one, with all folds and without each."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Comparison:
         first: one.
         second: the other.
         paired: whether both were measured on the same rows.
-        agreement: how far they are one profile, differences the first less the second; None where models differ in
-            depth.
+        agreement: how far they are one profile, differences the first less the second, in the blocks that have an
+            R²_lin in both; None where models differ in depth.
     """
 
     first: Profile
@@ -52,17 +52,18 @@ def measured(
     profile = replace(profile_of(captured, name_of(model), rows, losses.perplexity()), site=site)
     if swap and losses.predicts:
         profile = replace(profile, costs=swap_costs(model, profile, rows, max(1, batch_size // 2), progress))
-    scores = (score_folds(fit_folds(block.train), block.test) for block in captured.values())  # read one at a time
-    return profile, FoldProfiles.of(scores)
+    scores = {block: score_folds(fit_folds(captured[block].train), captured[block].test) for block in profile.defined}
+    return profile, scores
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:
     """Compare two that were measured, paired if their rows are the same."""
-    one, folds_of_one = first
-    other, folds_of_other = second
+    one, scores_of_one = first
+    other, scores_of_other = second
     paired = one.rows.sha256 == other.rows.sha256
-    blocks = list(one)
+    blocks = [block for block in scores_of_one if block in scores_of_other]
     agreement = None
-    if blocks == list(other):
-        agreement = compare(folds_of_one, folds_of_other, blocks, names, paired)
+    if blocks and list(one) == list(other):
+        profiles = (FoldProfiles.of(scores[block] for block in blocks) for scores in (scores_of_one, scores_of_other))
+        agreement = compare(*profiles, blocks, names, paired)
     return Comparison(one, other, paired, agreement)
