@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from helpers.reference import held_out_r2, least_squares, normal
-from howlinear.core.ceilings import ceiling
+from howlinear.core.ceilings import ceiling, r2
 from howlinear.core.fold_maps import Scores, fit_folds, fold_spread, score_folds
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -72,3 +72,10 @@ def test_the_spread_over_folds_is_of_each_scored_by_the_map_of_the_others():
         x, y = (np.concatenate([part[side] for part in others]) for side in (0, 1))
         expected.append(held_out_r2((x, y), fold))
     assert fold_spread(moments) == pytest.approx(np.std(expected, ddof=1), abs=1e-8)
+
+
+def test_a_fold_whose_outputs_are_constant_has_no_part_in_the_spread():
+    _, (one, other, _) = folds()
+    silent = Moments(4, 2).update(normal(40, 4, seed=20), torch.ones(40, 2))
+    scores = [r2(fit_folds([rest, silent]).whole, fold) for fold, rest in ((one, other), (other, one))]
+    assert fold_spread([one, other, silent]) == pytest.approx(np.std(scores, ddof=1), abs=1e-8)

@@ -16,6 +16,7 @@ from howlinear.instrument import massive
 from howlinear.instrument.capture import Collector, capture, describe, hooked
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import losses
+from howlinear.instrument.profile import solve
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import stack_of
 from howlinear.models.swap import swap
@@ -366,6 +367,18 @@ def test_a_block_varies_if_it_does_on_both_sides(gpt2, rows):
     assert captured.varies
     assert not replace(captured, test=silent).varies
     assert not replace(captured, train=silent).varies
+
+
+def test_a_block_that_varies_in_one_document_fold_alone_leaves_the_others_solved(gpt2, rows):
+    (captured,) = capture(gpt2, rows, 0).values()
+    for side in ("train", "test"):
+        one, other, _ = getattr(captured, side)
+        silent = Moments(WIDTH, WIDTH).update(torch.randn(99, WIDTH), torch.ones(99, WIDTH))
+        in_one, in_two = (replace(captured, **{side: folds}) for folds in ([one, silent, silent], [one, other, silent]))
+        assert not in_one.varies
+        assert in_two.varies
+        solved = solve({0: captured, 1: in_one, 2: in_two})
+        assert [np.isnan(each.ceiling.r2) for each in solved.values()] == [False, True, False]
 
 
 def test_a_model_on_mps_is_refused(gpt2, rows, monkeypatch):

@@ -174,6 +174,8 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
 def ceiling_or_nan(train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE) -> Ceiling:
     """The `ceiling` of one block among others: where its outputs are constant, its map and rank, and every R² NaN.
 
+    So it is where they vary in one document fold alone, without which there is no R²_lin.
+
     Raises:
         InputError: as `ceiling`, but for constant outputs.
     """

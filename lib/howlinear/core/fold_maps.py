@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from howlinear.core.ceilings import AffineMap, check_rows, decompose, r2, refits
+from howlinear.core.ceilings import AffineMap, check_rows, decompose, outputs_vary, r2, refits
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 
@@ -83,7 +83,8 @@ def fold_spread(folds: Sequence[Moments]) -> float:
 
     The paper (arXiv 2606.19379, section 5.7) gives one over five folds of consecutive text. Ours are the document folds
     that moments are kept by: whole documents too, eight of them and dealt at random, so each is smaller and scatters a
-    little more by its size, and a little less by its topic.
+    little more by its size, and a little less by its topic. A fold whose outputs are constant has no R²_lin.
     """
     maps = fit_folds(folds).refits
-    return float(np.std([r2(affine, fold) for affine, fold in zip(maps, folds, strict=True)], ddof=1))
+    scores = [r2(affine, fold) for affine, fold in zip(maps, folds, strict=True) if outputs_vary(fold)]
+    return float(np.std(scores, ddof=1))

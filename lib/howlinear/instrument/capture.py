@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn import Module
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from howlinear.core import intervals
 from howlinear.core.ceilings import decompose, outputs_vary
 from howlinear.core.moments import Folds, Moments, effective_rank
 from howlinear.errors import InputError
@@ -107,8 +109,14 @@ class BlockCapture:
 
     @property
     def varies(self) -> bool:
-        """Whether the outputs vary on both sides: a block that writes the same on every row has no R²_lin."""
-        return all(outputs_vary(Moments.total(side)) for side in (self.train, self.test))
+        """Whether the outputs vary on both sides, and do so without any one document fold.
+
+        A block that writes the same on every row has no R²_lin, and one that varies in a single fold no interval of it.
+        """
+        for side in (self.train, self.test):
+            if not all(map(outputs_vary, chain([Moments.total(side)], intervals.left_out(side)))):
+                return False
+        return True
 
     def rows(self) -> Sample:
         """The sampled rows, for what needs single rows."""

@@ -205,7 +205,10 @@ class Profile(Mapping):
         have = f"{self.rows_per_input:,.0f} train rows for each input"
         constant = [block for block in self if block not in self.defined]
         if constant:
-            have = f"the output of {numbered(constant)} is constant, so R²_lin is undefined there; {have}"
+            have = (
+                f"the output of {numbered(constant)} is constant, in all document folds or all but one, so R²_lin is "
+                f"undefined there; {have}"
+            )
         if any(block.interval is None for block in self.defined.values()):
             return f"{have}; without document folds there is no telling what more would do"
         untold = [number for number, block in self.defined.items() if block.limit is None]
@@ -439,8 +442,8 @@ def defined(solved: Mapping[int, Solved]) -> dict[int, Ceiling]:
     if not ceilings:
         rows = next(iter(solved.values())).ceiling.rows_test
         raise ConstantError(
-            f"{numbered(list(solved))}: the outputs are constant over {rows} rows: R² is undefined; "
-            "use more or other text"
+            f"{numbered(list(solved))}: the outputs are constant over {rows} rows, or without one document fold: "
+            "R² is undefined; use more or other text"
         )
     return ceilings
 

@@ -84,7 +84,8 @@ def _constant(left_out: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[s
     """Which blocks are left out, of model → corpus → blocks, and why: a sentence for each text."""
     for model, by_corpus in left_out.items():
         for corpus, numbers in by_corpus.items():
-            named, same = f"{opened(blocks(numbers))} of {model}", f"the same output on every row of {corpus}"
+            named = f"{opened(blocks(numbers))} of {model}"
+            same = f"the same output on every row of {corpus}, or on those of all document folds but one"
             if len(numbers) == 1:
                 yield f"{named} writes {same}: it has no R²_lin and is left out."
             else:

@@ -53,7 +53,8 @@ class Run:
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
         tables: what this run has found so far: name → table, as it will be on disk.
-        constant: model → corpus → the blocks that are left out of it, since they write the same output on every row.
+        constant: model → corpus → the blocks that are left out of it, since they write the same output on every row, or
+            in every document fold but one.
     """
 
     stem: str
@@ -113,7 +114,10 @@ class Run:
         blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True, losses=losses)
         varying = {number: block for number, block in blocks.items() if block.varies}
         if not varying:
-            raise ConstantError(f"each block of {name} writes one output on all rows of {corpus}: none has an R²_lin")
+            raise ConstantError(
+                f"the output of every block of {name} is constant on {corpus}, in all document folds or all but one: "
+                "none has an R²_lin"
+            )
         about = {"model": name, "perplexity": losses.perplexity(), "sizes": self.sizes}
         about["sources"] = self._sources(name, corpus)
         about["constant"] = [number for number in blocks if number not in varying]
