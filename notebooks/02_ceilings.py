@@ -213,7 +213,7 @@ print(f"held-out R² by SVD of the rows: {reference:.4f}; ours within {near} of 
 # %%
 captures = {name: run.capture(name) for name in run.models}
 blocks = captures[first].blocks
-kept = blocks[len(blocks) // 2]
+kept = blocks[list(blocks)[len(blocks) // 2]]
 sample = kept.sample
 xs = sample.x[sample.test]
 ys = sample.y[sample.test]
@@ -442,9 +442,8 @@ pairs = [f"{row.model} ~ {row.other}: r = {row.pearson:.2f}, inner {row.inner:.2
 first_swaps = with_cost.groupby("model", sort=False).first()
 least = with_cost.loc[with_cost.groupby("model", sort=False)["dppl"].idxmin()]
 cheapest = [f"{row.model} block {row.block}: {row.dppl:+.2f}" for row in least.itertuples()]
-prices = [
-    f"{row.Index} block {row.block} {row.dppl:+.2f}, ρ {spearman[row.Index]:+.2f}" for row in first_swaps.itertuples()
-]
+orders = spearman.map("ρ {:+.2f}".format).reindex(first_swaps.index, fill_value="no ρ of one block")
+prices = [f"{row.Index} block {row.block} {row.dppl:+.2f}, {orders[row.Index]}" for row in first_swaps.itertuples()]
 
 # %%
 claims = [

@@ -94,6 +94,13 @@ def test_a_universe_of_which_a_block_has_no_limit_is_left_out():
     assert len(table) == 2 * 4
 
 
+def test_of_a_single_block_no_statement_is_made_that_takes_two():
+    table = statements.number_table(universes(lambda model, _: [0.5] if model == "a" else STEEP))
+    flips = statements.flip_table(table, OURS)
+    assert flips.groupby("model")["statement"].agg(list).to_dict() == {"a": ["lowest"], "b": [*statements.STATEMENTS]}
+    assert statements.verdict_table(pd.DataFrame(folds_of("ours", [0.5])))["statement"].tolist() == ["lowest"]
+
+
 def folds_of(protocol, profile, spread=0.01):
     """Folds of a profile whose blocks all move together when one is left out of the fit."""
     moves = [("none", 0, 0.0)]

@@ -61,6 +61,14 @@ def test_a_multiverse_is_in_order_and_says_what_was_chosen():
     assert texts(top.texts) == ["ours"]
 
 
+def test_a_model_without_the_number_is_not_drawn_and_none_of_them_is_a_sentence():
+    table = universes()
+    lone = table.assign(spread=table["spread"].where(table["model"] == MODELS[0]))
+    top, _ = protocol.multiverse(lone, "spread", 0.25, "spread", {}).axes
+    assert [line.get_label() for line in top.lines if line.get_label() in MODELS] == [MODELS[0]]
+    assert not protocol.multiverse(table.assign(spread=np.nan), "spread", 0.25, "spread", {}).axes
+
+
 def test_neighbours_are_named_on_either_side():
     named = {name: {choice: levels[0] for choice, levels in LEVELS.items()} for name in ("ours", "paper")}
     named["paper"] |= {"null": "1e-12"}

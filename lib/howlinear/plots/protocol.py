@@ -60,6 +60,9 @@ def multiverse(
     table: pd.DataFrame, statistic: str, threshold: float, label: str, named: Mapping[str, Mapping[str, object]]
 ) -> Figure:
     """A specification curve: a number of every model's profile in every universe, and the choices made there."""
+    table = table.dropna(subset=[statistic])
+    if table.empty:
+        return style.sentence_figure("No model of this run has two blocks whose outputs vary, so there is no profile.")
     choices = list(_CHOICES)
     wide = table.pivot_table(index=choices, columns="model", values=statistic, sort=False)[list(table.model.unique())]
     ordered = wide.loc[wide.mean(axis=1).sort_values(kind="stable").index]

@@ -84,10 +84,15 @@ def number_table(universes: pd.DataFrame) -> pd.DataFrame:
 
 
 def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
-    """Which verdicts flip over all universes, and which choice alone flips them from the reference; table `flips`."""
+    """Which verdicts flip over all universes, and which choice alone flips them from the reference; table `flips`.
+
+    Of a model with a single block no statement is made that takes two.
+    """
     rows = []
     for model, mine in numbers.groupby("model", sort=False):
         for name, statement in STATEMENTS.items():
+            if mine[name].isna().all():
+                continue
             holds = mine[name].map(statement.holds)
             holds_here = holds[one_away(mine, reference).index[0]]
             alone = []
@@ -140,13 +145,16 @@ def lowest_table(numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict_table(folds: pd.DataFrame) -> pd.DataFrame:
-    """Every statement of every model under each protocol that has a name; table `verdicts`."""
+    """Every statement of every model, as of `flip_table`, under each protocol that has a name; table `verdicts`."""
     rows = []
     for (model, protocol), mine in folds.groupby(["model", "protocol"], sort=False):
         # a profile for all folds, then one for each fold that is left out
         profiles = mine.pivot_table(index=["side", "fold"], columns="block", values="r2", sort=False).to_numpy()
         for name, statement in STATEMENTS.items():
-            estimate = jackknife([statement.statistic(profile) for profile in profiles])
+            found = [statement.statistic(profile) for profile in profiles]
+            if np.isnan(found).all():
+                continue
+            estimate = jackknife(found)
             about = {"model": model, "statement": name, "protocol": protocol}
             rows.append(about | estimate.columns("value") | {"verdict": statement.verdict(estimate)})
     return pd.DataFrame(rows)
