@@ -376,7 +376,7 @@ columns = {"r2_lin": ("r2_scalar", "r2"), "dppl_linear": ("dppl", "dppl")}
 cells = published.beside(paper.measure(run, perplexities=True), measured_blocks, columns)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))
-run.shown(published.apart(cells).round(3), paper.NONE)
+run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 
 # %% [markdown]
 # The paper's tables of two blocks have twice the rows and, for the perplexities, 200 windows.

@@ -216,7 +216,7 @@ run.shown(both.set_index(["model", "block"]).round(2), "No block of this run's m
 # %%
 views = {"gain": unrounded, "recovered": unrounded}
 if len(ordinary):  # blocks with massive rows count by their ordinary rows
-    views["gain of ordinary rows"] = measure.with_ordinary(unrounded, unrounded_ordinary)
+    views["gain of ordinary rows"] = measure.replace_massive_blocks(unrounded, unrounded_ordinary)
 correlations = run.record("correlations", measure.correlation_table(views, run.seed))
 correlations.set_index(["of", "model"]).round(2)
 
@@ -266,7 +266,7 @@ by_recipe = measure.papers_recipe_table(paper.lay_out(run), rank, recipe_steps, 
 cells = published.beside(by_recipe, probed, {"bilinear_gain_r16": ("gain", "gain")})
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(4))
-run.shown(published.apart(cells).round(3), paper.NONE)
+run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 
 # %% [markdown]
 # **Is sixteen the right rank?** For a few blocks per model we let the rank grow, with one fit each. How far can we

@@ -237,7 +237,7 @@ columns = {"r2_perfeature_median": ("median_r2_lower", "median_r2"), "rrr_rank90
 cells = published.beside(paper.measure(run), blocks, columns)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))
-run.shown(published.apart(cells).round(3), paper.NONE)
+run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 
 # %% [markdown]
 # ## Figure: one block, along two sets of axes

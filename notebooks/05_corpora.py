@@ -168,7 +168,7 @@ for corpus, column in plots.PUBLISHED.items():
 cells = pd.concat(parts, ignore_index=True)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))
-run.shown(published.apart(cells).round(3), paper.NONE)
+run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 
 # %% [markdown]
 # Eyes are lenient with curves. The table is not. It has a row for each pair of corpora:

@@ -600,7 +600,37 @@ ARGUMENTS = {  # each names itself
         lambda model, ids, maps: hl.compress_to(model, ids, max_dppl=None),
     ],
     "candidates": [lambda model, ids, maps: hl.compress_to(model, ids, max_dppl=1, candidates=0)],
-    "seed": [lambda model, ids, maps: hl.untrained(model, seed="one")],
+    "seed": [
+        lambda model, ids, maps: hl.untrained(model, seed="one"),
+        lambda model, ids, maps: hl.measure(model, lines(), seed=1.5),
+        lambda model, ids, maps: hl.capture(model, ids, sample=4, seed="x"),
+    ],
+    "swap": [lambda model, ids, maps: hl.measure(model, ids, swap="yes")],
+    "layerwise": [
+        lambda model, ids, maps: hl.measure(model, ids, layerwise=3),
+        lambda model, ids, maps: hl.compress(model, ids, 0.9, layerwise="no"),
+    ],
+    "alike": [lambda model, ids, maps: hl.compress(model, ids, 0.9, alike=1)],
+    "work": [
+        lambda model, ids, maps: hl.measure(model, ids, work="folder"),
+        lambda model, ids, maps: hl.measure("mini-gpt2", ids, work="folder", layerwise=False),
+        lambda model, ids, maps: hl.compress(model, ids, 0.9, work=3),
+    ],
+    "card": [lambda model, ids, maps: hl.save(model, "folder", card=3)],
+    "tokenizer": [lambda model, ids, maps: hl.save(model, "folder", tokenizer=3)],
+    "folder": [
+        lambda model, ids, maps: hl.save(model, None),
+        lambda model, ids, maps: hl.measure(model, ids).save_skips(3),
+    ],
+    "path": [
+        lambda model, ids, maps: hl.measure(model, ids).save(None),
+        lambda model, ids, maps: hl.load_profile(3),
+        lambda model, ids, maps: hl.Profile.load(None),
+    ],
+    "ax": [lambda model, ids, maps: hl.measure(model, ids).plot(ax=3)],
+    "other parts": [
+        lambda model, ids, maps: hl.compare(hl.measure(model, ids), hl.measure(model, ids, site="attention"))
+    ],
     "results": [lambda model, ids, maps: hl.results(None, "02_ceilings"), lambda model, ids, maps: hl.results("x", 2)],
     "base": [lambda model, ids, maps: hl.change("losses", [1.0])],
     "changed": [lambda model, ids, maps: hl.change([1.0, 2.0], [[1.0], [2.0]])],

@@ -4,9 +4,9 @@ import pytest
 
 from howlinear.files import published
 from howlinear.files.published import (
-    apart,
     beside,
     beside_quoted,
+    compare_with_paper,
     load_published,
     load_quoted,
     of_models,
@@ -55,7 +55,7 @@ def test_a_run_that_gives_the_papers_numbers_is_at_no_distance_whatever_ours_say
     cells = beside(
         by_its_protocol, table.assign(r2=0.0), {"r2_lin": ("r2_scalar", "r2"), "rrr_rank90": ("rrr_rank90",) * 2}
     )
-    found = apart(cells)
+    found = compare_with_paper(cells)
     assert list(found.index) == [(quantity, model) for quantity in ("r2_lin", "rrr_rank90") for model in MODELS]
     assert found.largest.max() == 0
     assert found.r.tolist() == pytest.approx([1] * 6)
@@ -73,7 +73,7 @@ def test_cells_and_distances_by_hand(monkeypatch):
     assert numbers.loc[1].tolist() == [0.5, 0.2, 0.7]
     assert numbers.loc[0].tolist()[:2] == [0.9, 1.0]
     assert np.isnan(numbers.loc[0, "by_ours"])
-    row = apart(cells).loc["r2_lin", "gpt2"]
+    row = compare_with_paper(cells).loc["r2_lin", "gpt2"]
     assert (row["blocks"], row["at"]) == (2, 1)
     assert row[["mean", "largest", "shift", "r"]].astype(float).tolist() == pytest.approx([0.2, 0.3, -0.1, 1.0])
 
@@ -81,7 +81,7 @@ def test_cells_and_distances_by_hand(monkeypatch):
 def test_blocks_without_a_number_are_not_compared():
     papers = of_models(["gpt2", "pythia-160m"])
     ranks = papers.rrr_rank90.astype("Int64").where((papers.model == "gpt2") & (papers.block < 2)) + 1
-    compared = apart(beside(papers.assign(rank=ranks), papers, {"rrr_rank90": ("rank", "rrr_rank90")}))
+    compared = compare_with_paper(beside(papers.assign(rank=ranks), papers, {"rrr_rank90": ("rank", "rrr_rank90")}))
     assert list(compared.index) == [("rrr_rank90", "gpt2")]
     assert (compared["blocks"].item(), compared["mean"].item(), compared["at"].item()) == (2, 1.0, 0)
 
@@ -91,7 +91,7 @@ def test_models_that_are_not_the_papers_are_not_compared(models):
     theirs = pd.DataFrame({"model": models, "block": [0] * len(models)}).assign(r2_scalar=0.5)
     cells = beside(theirs, theirs, {"r2_lin": ("r2_scalar", "r2_scalar")})
     assert cells.empty
-    assert apart(cells).empty
+    assert compare_with_paper(cells).empty
     assert beside_quoted(theirs, "tables").empty
 
 

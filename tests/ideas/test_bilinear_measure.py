@@ -242,7 +242,7 @@ def test_without_massive_rows_the_probe_sees_the_others_alone(sinks):
     assert everything["r2"]["sunk"] > 0.95
     assert ordinary["r2"][0] == pytest.approx(everything["r2"]["clean"], abs=0.02)  # as if no sink had ever come
 
-    mixed = measure.with_ordinary(everything.reset_index(), ordinary).set_index("model")
+    mixed = measure.replace_massive_blocks(everything.reset_index(), ordinary).set_index("model")
     assert mixed.index.tolist() == ["sunk", "clean"]
     assert mixed["r2"].tolist() == [ordinary["r2"][0], everything["r2"]["clean"]]
 

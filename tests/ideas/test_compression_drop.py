@@ -10,7 +10,7 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop
 from howlinear.ideas.compression.compressors.drop import Stream, stream_of_layers
 from howlinear.instrument.perplexity import losses
-from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_size
+from howlinear.models.layers import ZeroOutput, layers_of, parameters, parts_of, sub_layer_size
 
 BOTH = ["ffn", "attention"]
 
@@ -49,7 +49,7 @@ def test_a_silent_ffn_goes_and_costs_nothing(model, rows):
     share = share_without(model, size)
     smaller = drop.sub_layers(calibration, share, ["ffn"])
     assert parameters(smaller) == calibration.allowed(share)
-    assert isinstance(part(smaller, 1, "ffn"), Silent)
+    assert isinstance(part(smaller, 1, "ffn"), ZeroOutput)
     same_losses(smaller, model, rows.ids)
     assert not torch.allclose(losses(drop.layers(calibration, share), rows.ids), losses(model, rows.ids), atol=1e-3)
 
@@ -59,17 +59,17 @@ def test_a_silent_attention_goes_and_costs_nothing(model, rows):
     calibration = Calibration(model, rows)
     size = sub_layer_size(model, 2, "attention")
     smaller = drop.sub_layers(calibration, share_without(model, size), BOTH)
-    assert isinstance(part(smaller, 2, "attention"), Silent)
+    assert isinstance(part(smaller, 2, "attention"), ZeroOutput)
     assert not smaller.config.use_cache
     same_losses(smaller, model, rows.ids)
-    assert not isinstance(part(model, 2, "attention"), Silent)
+    assert not isinstance(part(model, 2, "attention"), ZeroOutput)
 
 
 def test_what_is_dropped_is_in_the_order_of_the_scores(gpt2, rows):
     calibration = Calibration(gpt2, rows)
     lowest = int(stream_of_layers(calibration).ffn.argmin())
     smaller = drop.sub_layers(calibration, share_without(gpt2, 1), ["ffn"])
-    assert [number for number in range(BLOCKS) if isinstance(part(smaller, number, "ffn"), Silent)] == [lowest]
+    assert [number for number in range(BLOCKS) if isinstance(part(smaller, number, "ffn"), ZeroOutput)] == [lowest]
     assert parameters(drop.sub_layers(calibration, 1.0, ["ffn"])) == parameters(gpt2)
 
 
@@ -94,11 +94,14 @@ def test_layers_and_sub_layers_by_hand(model, rows):
     third = sizes["attention"][2]
     smaller = drop.sub_layers(calibration, share_without(model, sizes["attention"][0], sizes["ffn"][1], third), BOTH)
     gone = [
-        (kind, n) for n in range(BLOCKS) for kind in ("attention", "ffn") if isinstance(part(smaller, n, kind), Silent)
+        (kind, n)
+        for n in range(BLOCKS)
+        for kind in ("attention", "ffn")
+        if isinstance(part(smaller, n, kind), ZeroOutput)
     ]
     assert gone == [("attention", 0), ("ffn", 1), ("attention", 2)]
     smaller = drop.sub_layers(calibration, share_without(model, *sizes["ffn"][1:]), ["ffn"])
-    assert [isinstance(part(smaller, n, "ffn"), Silent) for n in range(BLOCKS)] == [False, True, True]
+    assert [isinstance(part(smaller, n, "ffn"), ZeroOutput) for n in range(BLOCKS)] == [False, True, True]
 
 
 def test_ffns_alone_do_not_hold_everything(gpt2, rows):

@@ -50,9 +50,9 @@ def test_a_line_that_leaves_the_panel_says_how_far_it_goes():
 
 
 def test_names_lie_apart_and_as_near_as_they_can():
-    np.testing.assert_allclose(compress.apart([0.1, 0.5, 0.9], 0.1), [0.1, 0.5, 0.9])
-    np.testing.assert_allclose(compress.apart([0.5, 0.5], 0.1), [0.45, 0.55])
-    places = compress.apart([0.97, 0.98, 1.0], 0.1)
+    np.testing.assert_allclose(compress.spread_labels([0.1, 0.5, 0.9], 0.1), [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(compress.spread_labels([0.5, 0.5], 0.1), [0.45, 0.55])
+    places = compress.spread_labels([0.97, 0.98, 1.0], 0.1)
     np.testing.assert_allclose(places, [0.8, 0.9, 1.0])
 
 

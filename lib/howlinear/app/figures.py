@@ -103,9 +103,12 @@ PARTS = (
         {"profiles": "R²_lin under the paper's protocol and under ours."},
     ),
     Part(
-        "What tells the cost of replacing a block?",
+        "What tells the cost of replacing a block, and which blocks could go?",
         "06_compression",
-        {"signal": "Signals beside the measured cost of replacing a block by its line."},
+        {
+            "signal": "Signals beside the measured cost of replacing a block by its line.",
+            "frontier": "What it costs to replace one block after another, over the numbers that are left.",
+        },
     ),
     Part(
         "Which tokens can go through a line?",

@@ -68,7 +68,7 @@ def beside_quoted(by_its_protocol: pd.DataFrame, place: str) -> pd.DataFrame:
     return quoted.merge(measured.astype({"block": "float64"}), on=keys).astype({"block": "int64"})
 
 
-def apart(cells: pd.DataFrame) -> pd.DataFrame:
+def compare_with_paper(cells: pd.DataFrame) -> pd.DataFrame:
     """How far the paper's protocol, run here, lies from what the paper publishes, of the cells of `beside`.
 
     Returns:

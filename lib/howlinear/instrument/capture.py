@@ -235,6 +235,7 @@ def capture(
     """
     batch_size = check_count("batch_size", batch_size)
     check_count("sample", sample, least=0)
+    check_count("seed", seed, least=0)
     model = model_of(model)
     rows = rows_of(rows, model)
     return capture_batches(model, rows, batches(rows, batch_size), blocks, sample, seed, progress, losses, site)

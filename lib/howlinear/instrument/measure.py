@@ -19,7 +19,7 @@ from howlinear.instrument.profile import Profile, defined, name_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs, swap_rows
 from howlinear.instrument.token_split import Grouping, token_splits
-from howlinear.models.checks import check_count
+from howlinear.models.checks import check_count, check_flags
 from howlinear.models.ffn_sites import device_of, sites, width_of
 from howlinear.models.layerwise import InseparableError
 from howlinear.models.load import model_of
@@ -87,6 +87,7 @@ def measure(
         ProcessError: another process is gone.
     """
     batch_size = check_count("batch_size", batch_size)
+    check_flags(progress=progress, swap=swap, tokens=tokens, layerwise=layerwise)
     possible = tolerance is None and not tokens
     if isinstance(model, str | Path):
         if layerwise is None:
@@ -95,6 +96,10 @@ def measure(
         layerwise = False  # unless its weights stayed on disk: else it is measured as a whole, and that has been said
     model = model_of(model, on_disk=True)
     layerwise = layerwise or is_on_disk(model)
+    if work is not None and not layerwise:
+        raise InputError(
+            "work keeps what is done layer by layer: leave it out, or give layerwise=True and a model's name"
+        )
     if layerwise and not possible:
         raise InputError("layer by layer there is no tolerance and no split by the token: leave them out")
     chosen = sites(model, blocks, site)  # refused, if so, before a text is read

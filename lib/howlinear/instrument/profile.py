@@ -25,6 +25,7 @@ from howlinear.files.paths import printable
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
+from howlinear.models.checks import check_path
 from howlinear.models.ffn_sites import KINDS
 from howlinear.text.rows import Rows, RowsOnRecord
 
@@ -344,7 +345,7 @@ class Profile(Mapping):
         """
         from howlinear.instrument.profile_files import save_profile
 
-        save_profile(self, Path(path), force)
+        save_profile(self, check_path("path", path), force)
 
     @staticmethod
     def load(path: Path | str) -> Profile:
@@ -366,7 +367,7 @@ class Profile(Mapping):
         """
         from howlinear.instrument.profile_files import save_skips
 
-        save_skips(self, Path(folder), hookpoint)
+        save_skips(self, check_path("folder", folder), hookpoint)
 
     def plot(self, ax: matplotlib.axes.Axes | None = None, swap: bool | None = None) -> matplotlib.figure.Figure:
         """Draw R²_lin over depth with its intervals, and below it the costs of swaps.
@@ -382,6 +383,8 @@ class Profile(Mapping):
 
         if swap and self.costs is None:
             raise InputError("costs of swaps were not measured: measure with swap=True, or leave swap out")
+        if ax is not None and not hasattr(ax, "plot"):
+            raise InputError(f"ax={ax!r}: give axes of matplotlib, or leave ax out")
         if swap and ax is not None:
             raise InputError("costs of swaps take a panel of their own: leave ax or swap out")
         frame = self.to_frame().assign(model=Path(self.model).name)
@@ -404,13 +407,15 @@ def compare(first: Any, second: Any) -> pd.DataFrame:
         interval excludes 0.
 
     Raises:
-        InputError: something else than profiles, or profiles of other blocks.
+        InputError: something else than profiles, or profiles of other blocks or of another site.
     """
     for given in (first, second):
         if not isinstance(given, Profile):
             raise InputError(f"compare takes two profiles, as of measure, and not a {type(given).__name__}")
     if list(first) != list(second):
         raise InputError(f"profiles of {len(first)} and {len(second)} blocks, not of the same: nothing to compare")
+    if first.site != second.site:
+        raise InputError(f"profiles of {first.site} and of {second.site} are of other parts: nothing to compare")
     rows = []
     for block, one in first.items():
         other = second[block]

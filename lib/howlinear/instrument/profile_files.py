@@ -21,6 +21,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile, Solved, Stop
+from howlinear.models.checks import check_path
 from howlinear.models.ffn_sites import check_kind
 from howlinear.text.rows import RowsOnRecord
 
@@ -77,7 +78,7 @@ def load_profile(path: Path | str) -> Profile:
     Raises:
         SourceError: no such file, or not one of a profile.
     """
-    path = Path(path)
+    path = check_path("path", path)
     try:
         if path.suffix != ".safetensors":
             return profile_from_dict(json.loads(path.read_text(encoding="utf-8")))

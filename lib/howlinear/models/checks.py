@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -149,6 +150,20 @@ def check_count(name: str, given: Any, least: int = 1) -> int:
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
         raise InputError(f"{name}={given!r}: give a whole number, {least} or more")
     return int(given)
+
+
+def check_flags(**given: Any) -> None:
+    """Refuse what is neither true nor false; None where it is left to us."""
+    for name, flag in given.items():
+        if flag is not None and not isinstance(flag, bool | np.bool_):
+            raise InputError(f"{name}={flag!r}: give True or False")
+
+
+def check_path(name: str, given: Any) -> Path:
+    """The path that a user names, as text or as a path."""
+    if not isinstance(given, str | Path) or not str(given):
+        raise InputError(f"{name}={given!r}: give the path of a file or folder")
+    return Path(given)
 
 
 def check_number(name: str, given: Any, example: str) -> None:

@@ -100,7 +100,7 @@ def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:
     model.config.num_hidden_layers = len(left)
 
 
-class Silent(nn.Module):
+class ZeroOutput(nn.Module):
     """A sub-layer that writes nothing to the residual stream."""
 
     def __init__(self, attends: bool):
@@ -118,7 +118,7 @@ def drop_sub_layer(model: PreTrainedModel, number: int, kind: str) -> None:
     """Take a layer's `attention` or `ffn` out, with the norm before it; the residual stream passes by."""
     layer = layers_of(model)[number]
     module, norm = parts_of(model)[kind]
-    setattr(layer, module, Silent(attends=kind == "attention"))
+    setattr(layer, module, ZeroOutput(attends=kind == "attention"))
     setattr(layer, norm, nn.Identity())
 
 

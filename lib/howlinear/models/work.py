@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
+from howlinear.models.checks import check_path
 from howlinear.models.shards import is_on_disk
 
 
@@ -41,7 +42,7 @@ def open_work(folder: Path | str, model: PreTrainedModel, about: Mapping[str, An
     stats = {file.name: file.stat() for file in model.howlinear_shards.files}
     files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
     about = {"model": model.name_or_path, "weights": files, "dtype": str(model.dtype), **about}
-    folder = Path(folder).absolute()
+    folder = check_path("work", folder).absolute()
     note = folder / "work.json"
     if note.is_file():
         with reading_work(note):

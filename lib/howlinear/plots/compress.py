@@ -78,7 +78,7 @@ def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
     low, high = np.log(axis.get_ylim())
     names = sorted(ends, key=lambda method: ends[method][0])
     wanted = np.clip([(np.log(ends[method][0]) - low) / (high - low) for method in names], 0, 1)
-    for method, place in zip(names, apart(wanted, _APART), strict=True):
+    for method, place in zip(names, spread_labels(wanted, _APART), strict=True):
         ratio, look = ends[method]
         two_digits = float(f"{ratio:.2g}")
         beyond = f" ({two_digits:,g})" if np.log(ratio) > high else ""
@@ -88,7 +88,7 @@ def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
         axis.text(1.08, at, method + beyond, color=look["color"], fontsize=6.5, va="center", transform=across)
 
 
-def apart(wanted: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
+def spread_labels(wanted: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
     """The places nearest to those wanted (ascending) that lie a gap apart, moved down where they would end above 1.
 
     Places p with p_{i+1} ≥ p_i + gap and least Σ (p − wanted)²: p − i · gap is the isotonic regression of

@@ -78,6 +78,7 @@ class Corpus:
         """
         for argument, given in (("rows", rows), ("seq_len", seq_len), ("folds", folds)):
             check_count(argument, given)
+        check_count("seed", seed, least=0)
         drawn = _over_files(self._measured(self._shuffled(seed)), seed)
         packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
         return replace(packed, left_out=(*packed.left_out, self.note)) if self.note else packed

@@ -93,7 +93,7 @@ def ordinary_table(models: Models, massive: pd.DataFrame, rank: int, seeds: int,
     return block_table(probe_blocks(ordinary, rank, seeds, steps))
 
 
-def with_ordinary(blocks: pd.DataFrame, ordinary: pd.DataFrame) -> pd.DataFrame:
+def replace_massive_blocks(blocks: pd.DataFrame, ordinary: pd.DataFrame) -> pd.DataFrame:
     """`blocks` with those of `ordinary_table` in the place of the same blocks with massive rows."""
     both = pd.concat([blocks, ordinary]).drop_duplicates(KEYS, keep="last")
     return blocks[KEYS].merge(both, on=KEYS)

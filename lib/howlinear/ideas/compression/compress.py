@@ -27,7 +27,7 @@ from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.instrument.brought import rows_of
 from howlinear.instrument.layerwise import opened
 from howlinear.instrument.perplexity import Change, change
-from howlinear.models.checks import check_count, check_number, undisturbed
+from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
@@ -155,6 +155,7 @@ def compress(
         raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")
     batch_size = check_count("batch_size", batch_size)
     check_count("multiple", multiple)
+    check_flags(alike=alike, progress=progress, layerwise=layerwise)
     if isinstance(model, str | Path):
         model = opened(model, True if layerwise is None and work is not None else layerwise)
     model = model_of(model, on_disk=True)

@@ -51,6 +51,10 @@ def save(
     weights = None if is_on_disk(model) else weights_to_save(model)
     if weights is None:
         check_all_in_files(model)
+    if card is not None and not isinstance(card, str):
+        raise InputError(f"card={card!r}: give the text of README.md")
+    if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
+        raise InputError(f"tokenizer={tokenizer!r}: give a tokenizer of transformers")
     if card is None:
         card = plain_card(model)
     if tokenizer is None:

@@ -7,7 +7,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from howlinear.errors import InputError, SourceError, in_one_line
+from howlinear.errors import SourceError, in_one_line
+from howlinear.models.checks import check_path
 
 OURS = "---\ntags: [howlinear]\n"
 """How the card begins of a model with fewer hidden units."""
@@ -18,11 +19,10 @@ def check_output_folder(folder: Path | str, force: bool = False) -> Path:
 
     With `force`, an empty folder or one that holds a compressed model may be replaced; anything else never is.
     """
-    if not isinstance(folder, str | Path) or not str(folder):
-        raise InputError(f"folder={folder!r}: give the path of a new folder")
+    folder = check_path("folder", folder)
     try:
         str(folder).encode()  # a tokenizer is written to no other
-        folder = Path(folder).resolve()
+        folder = folder.resolve()
         folder.exists()
     except (OSError, ValueError) as error:  # a name that no folder can have
         raise SourceError(f"cannot write {folder!a}: {in_one_line(error)}; choose another folder") from error
