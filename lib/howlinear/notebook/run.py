@@ -186,7 +186,9 @@ class Run:
         about |= {"constant": self.constant} if self.constant else {}
         tables.write(self.results_path, self.tables, about | dict(settings or {}))
         if not self.recorded:
-            scratch = os.path.relpath(paths.scratch(self.profile), paths.ROOT)
+            scratch = paths.scratch(self.profile)
+            if Path.cwd().is_relative_to(paths.ROOT):
+                scratch = os.path.relpath(scratch, paths.ROOT)
             print(f"not recorded: numbers and figures of this run are in {scratch}")
 
     @property
