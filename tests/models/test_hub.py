@@ -3,8 +3,11 @@ import socket
 import datasets.config
 import pytest
 from huggingface_hub import constants
+from transformers import GPT2Config
 
+from howlinear.errors import SourceError
 from howlinear.models import sources
+from howlinear.models.load import load_model
 
 
 def refuse(*args):
@@ -51,3 +54,18 @@ def test_behind_a_proxy_names_need_not_resolve(network):
     network.setattr(socket, "getaddrinfo", refuse)
     network.setattr(sources, "getproxies", lambda: {"https": "http://proxy:8080"})
     assert sources.reachable()
+
+
+def test_a_cache_that_holds_pickles_alone_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(sources, "reachable", lambda: False)
+    with pytest.raises(SourceError, match="not in the local cache"):
+        load_model("some/one")
+    files = tmp_path / "models--some--one" / "snapshots" / "abc"
+    files.mkdir(parents=True)
+    (tmp_path / "models--some--one" / "refs").mkdir()
+    (tmp_path / "models--some--one" / "refs" / "main").write_text("abc")
+    GPT2Config().save_pretrained(files)
+    (files / "pytorch_model.bin").touch()
+    with pytest.raises(SourceError, match=r"the local cache holds only pytorch_model\.bin of it, which can run code"):
+        load_model("some/one")

@@ -16,7 +16,7 @@ from urllib.parse import urlparse
 from urllib.request import getproxies
 
 from httpx2 import HTTPError, TransportError
-from huggingface_hub import constants, hf_hub_download, list_repo_files
+from huggingface_hub import constants, hf_hub_download, list_repo_files, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
@@ -170,6 +170,8 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
             where = f"folder {source}"
         elif Path(source).is_file():
             where = f"file {source}"
+        elif not reachable() and (pickles := _pickles(_cached(source, revision))):
+            where = f"{source}: the local cache holds only {pickles} of it, {RUNS}"
         elif not reachable():
             where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
         else:
@@ -195,19 +197,30 @@ def _refusal(source: str, revision: str | None, error: BaseException | None) -> 
         return "the Hub has nothing to load by that name, or keeps it private: check the name, or run hf auth login"
     if caused_by(TransportError):
         return "the transfer from the Hub broke off: try again"
-    pickles = _pickles(source, revision)
-    if pickles:
-        return f"the Hub holds only {pickles} of it, which can run code when opened: convert it to safetensors"
+    with suppress(OSError, HTTPError):
+        pickles = _pickles(list_repo_files(source, revision=revision))
+        if pickles:
+            return f"the Hub holds only {pickles} of it, {RUNS}"
     return "the Hub has nothing to load by that name"
 
 
-def _pickles(source: str, revision: str | None) -> str:
-    """The pickled weights of a Hub model that has no others."""
-    with suppress(OSError, HTTPError):
-        names = list_repo_files(source, revision=revision)
-        if not any(name.endswith(".safetensors") for name in names):
-            return ", ".join(name for name in names if name.endswith(PICKLED))
-    return ""
+RUNS = "which can run code when opened: convert it to safetensors"
+
+
+def _pickles(names: list[str]) -> str:
+    """The pickled weights among a model's files; empty if it has others."""
+    if any(name.endswith(".safetensors") for name in names):
+        return ""
+    return ", ".join(sorted(name for name in names if name.endswith(PICKLED)))
+
+
+def _cached(source: str, revision: str | None) -> list[str]:
+    """The files of a Hub model that lie in the local cache."""
+    with suppress(ValueError):  # no id of the Hub
+        config = try_to_load_from_cache(source, "config.json", revision=revision)
+        if isinstance(config, str):
+            return [file.name for file in Path(config).parent.iterdir()]
+    return []
 
 
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else transformers has a service convert pickles
