@@ -154,7 +154,7 @@ def test_what_is_no_model_is_not_saved(tmp_path, given):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("folder", [None, 3, ""])
 def test_what_is_no_folder_is_not_written(folder):
-    with pytest.raises(InputError, match=r"give the path of a new folder"):
+    with pytest.raises(InputError, match=r"give the path of a file or folder"):
         hl.save(built("LlamaForCausalLM"), folder)
 
 

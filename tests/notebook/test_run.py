@@ -318,6 +318,7 @@ def test_results_and_figures_go_to_scratch_unless_the_environment_says_record(tm
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
     monkeypatch.delenv("HOWLINEAR_RECORD", raising=False)
+    monkeypatch.chdir(tmp_path)
     if told is not None:
         monkeypatch.setenv("HOWLINEAR_RECORD", told)
     run = notebooks.start("02_ceilings", "smoke")

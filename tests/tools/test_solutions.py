@@ -89,7 +89,7 @@ def test_the_first_cell_fetches_the_project_only_where_it_is_not(here, monkeypat
     monkeypatch.setattr(subprocess, "run", lambda command, check: ran.append(command) if check else None)
     monkeypatch.setattr(sys, "path", ["elsewhere"])
     exec(first.source, {})
-    assert [command[-1] for command in ran] == ([] if here else ["howlinear", "howlinear"])
+    assert [command[-1] for command in ran] == ([] if here else ["howlinear", "howlinear/tools/constraints.txt"])
     assert not ran or "https://example.org/it" in ran[0]
     assert sys.path == (["elsewhere"] if here else ["howlinear/lib", "elsewhere"])
 
