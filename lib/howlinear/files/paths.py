@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from howlinear.errors import InputError
 
@@ -70,3 +71,10 @@ def inside(folder: Path, name: str) -> Path:
 def printable(name: str) -> str:
     r"""The name of a file as tables and terminals take it: bytes of it that are no UTF-8 are spelt, as `\xe9`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def check_path(name: str, given: Any) -> Path:
+    """The path that a user names, as text or as a path."""
+    if not isinstance(given, str | Path) or not str(given):
+        raise InputError(f"{name}={given!r}: give the path of a file or folder")
+    return Path(given)

@@ -21,11 +21,10 @@ from howlinear.core.moments import effective_rank
 from howlinear.core.profile_statistics import few_rows_decide, smaller_turn
 from howlinear.core.token_split import TokenSplit
 from howlinear.errors import ConstantError, InputError
-from howlinear.files.paths import printable
+from howlinear.files.paths import check_path, printable
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
-from howlinear.models.checks import check_path
 from howlinear.models.ffn_sites import KINDS
 from howlinear.text.rows import Rows, RowsOnRecord
 

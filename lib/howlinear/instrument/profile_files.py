@@ -19,9 +19,9 @@ from howlinear.core.intervals import Estimate
 from howlinear.core.token_split import TokenSplit
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
+from howlinear.files.paths import check_path
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile, Solved, Stop
-from howlinear.models.checks import check_path
 from howlinear.models.ffn_sites import check_kind
 from howlinear.text.rows import RowsOnRecord
 

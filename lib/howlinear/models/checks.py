@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -157,13 +156,6 @@ def check_flags(**given: Any) -> None:
     for name, flag in given.items():
         if flag is not None and not isinstance(flag, bool | np.bool_):
             raise InputError(f"{name}={flag!r}: give True or False")
-
-
-def check_path(name: str, given: Any) -> Path:
-    """The path that a user names, as text or as a path."""
-    if not isinstance(given, str | Path) or not str(given):
-        raise InputError(f"{name}={given!r}: give the path of a file or folder")
-    return Path(given)
 
 
 def check_number(name: str, given: Any, example: str) -> None:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
-from howlinear.models.checks import check_path
+from howlinear.files.paths import check_path
 from howlinear.models.shards import is_on_disk
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from howlinear.errors import SourceError, in_one_line
-from howlinear.models.checks import check_path
+from howlinear.files.paths import check_path
 
 OURS = "---\ntags: [howlinear]\n"
 """How the card begins of a model with fewer hidden units."""
