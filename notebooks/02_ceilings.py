@@ -442,8 +442,10 @@ pairs = [f"{row.model} ~ {row.other}: r = {row.pearson:.2f}, inner {row.inner:.2
 first_swaps = with_cost.groupby("model", sort=False).first()
 least = with_cost.loc[with_cost.groupby("model", sort=False)["dppl"].idxmin()]
 cheapest = [f"{row.model} block {row.block}: {row.dppl:+.2f}" for row in least.itertuples()]
-orders = spearman.map("ρ {:+.2f}".format).reindex(first_swaps.index, fill_value="no ρ of one block")
-prices = [f"{row.Index} block {row.block} {row.dppl:+.2f}, {orders[row.Index]}" for row in first_swaps.itertuples()]
+prices = []
+for row in first_swaps.itertuples():
+    order = f"ρ {spearman[row.Index]:+.2f}" if row.Index in spearman.index else "no ρ of one block"
+    prices.append(f"{row.Index} block {row.block} {row.dppl:+.2f}, {order}")
 
 # %%
 claims = [

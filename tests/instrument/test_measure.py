@@ -244,3 +244,9 @@ def test_padding_is_no_token_of_a_split(gpt2, ids):
     without = measure(gpt2, {"input_ids": ids}, tokens=True)
     for block, found in without.tokens.items():
         assert with_padding.tokens[block].token_share.value == pytest.approx(found.token_share.value, abs=1e-5)
+
+
+def test_costs_of_no_block_have_their_columns_too(gpt2, ids):
+    """As of an encoder, which has no perplexity to lose: notebooks show the same tables of it."""
+    frame = replace(measure(gpt2, ids), costs={}).to_frame()
+    assert frame[["dppl", "dppl_low", "dppl_high"]].isna().all(axis=None)

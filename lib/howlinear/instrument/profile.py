@@ -280,10 +280,13 @@ class Profile(Mapping):
             }
             for block, answer in self.solved.items()
         )
-        costs = {block: change.columns("dppl") for block, change in (self.costs or {}).items()}
-        splits = {block: of_block.columns() for block, of_block in (self.tokens or {}).items()}
-        for measured in filter(None, (costs, splits)):
-            frame = frame.join(pd.DataFrame.from_dict(measured, orient="index"), on="block")
+        if self.costs is not None:  # of no block, of an encoder's
+            costs = {block: change.columns("dppl") for block, change in self.costs.items()}
+            columns = pd.DataFrame.from_dict(costs, orient="index", columns=["dppl", "dppl_low", "dppl_high"])
+            frame = frame.join(columns.astype("float64"), on="block")
+        if self.tokens is not None:
+            splits = {block: of_block.columns() for block, of_block in self.tokens.items()}
+            frame = frame.join(pd.DataFrame.from_dict(splits, orient="index"), on="block")
         return frame
 
     def to_dict(self) -> dict:
