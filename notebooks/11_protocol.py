@@ -250,8 +250,8 @@ print(distance.groupby("model", sort=False).agg(["mean", "max"]).round(2).to_str
 # ## What are whole documents worth?
 #
 # If every fourth run of eight neighbouring sequences is held out (fewer in a run where rows are few), parts of one
-# document lie on both sides. The map has then seen the names and words of the held-out text, and $R^2$ comes out higher
-# than it would be on a new document. Here is by how much, with the most rows and all else as ours:
+# document lie on both sides. The map has then seen names and words of the held-out text, and $R^2$ may come out higher
+# than on a new document. Here is by how much it does, with the most rows and all else as ours:
 
 # %% tags=["nbval-check-output"]
 run.record("splits", splits)

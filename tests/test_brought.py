@@ -610,6 +610,16 @@ ARGUMENTS = {  # each names itself
         lambda model, ids, maps: hl.measure(model, ids, layerwise=3),
         lambda model, ids, maps: hl.compress(model, ids, 0.9, layerwise="no"),
     ],
+    "progress": [
+        lambda model, ids, maps: hl.capture(model, ids, progress="bar"),
+        lambda model, ids, maps: hl.swap_costs(model, maps, ids, progress=2),
+        lambda model, ids, maps: hl.token_errors(model, maps, ids, progress="bar"),
+        lambda model, ids, maps: hl.compress_to(model, ids, 1.0, progress="bar"),
+    ],
+    "force": [
+        lambda model, ids, maps: hl.save(model, "folder", force="yes"),
+        lambda model, ids, maps: hl.measure(model, ids).save("p.json", force=1),
+    ],
     "alike": [lambda model, ids, maps: hl.compress(model, ids, 0.9, alike=1)],
     "work": [
         lambda model, ids, maps: hl.measure(model, ids, work="folder"),

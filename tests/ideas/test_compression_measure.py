@@ -65,7 +65,8 @@ def test_a_model_of_two_blocks_has_costs_and_no_ranking(recorded):
     few = fewer(recorded, lambda table: table["block"] < 2 if "block" in table else table["model"] == "")
     few = Results(few.stem, {**few, "agreements": few["agreements"][:0], "frontier": recorded["frontier"]}, few.run)
     found = describe(few)
-    _, of_means, together = found.answer
+    _, of_means, of_lines = found.answer
     assert "block 0" in of_means
-    assert "together" in together
+    last = recorded["frontier"].query("model == 'mini-gpt2' and way == 'greedy, refitted'")
+    assert f"{last['delta'].iloc[-1]:+.2f}" in of_lines
     assert all(said for _, said in found.questions)

@@ -26,7 +26,7 @@ from howlinear.instrument.brought import rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.models.calls import input_of, stream_of
-from howlinear.models.checks import check_count, evaluating
+from howlinear.models.checks import check_count, check_flags, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import check_passed_once, logits, running, trunk
 from howlinear.models.load import model_of
@@ -236,6 +236,7 @@ def capture(
     batch_size = check_count("batch_size", batch_size)
     check_count("sample", sample, least=0)
     check_count("seed", seed, least=0)
+    check_flags(progress=progress)
     model = model_of(model)
     rows = rows_of(rows, model)
     return capture_batches(model, rows, batches(rows, batch_size), blocks, sample, seed, progress, losses, site)

@@ -22,6 +22,7 @@ from howlinear.files import atomic
 from howlinear.files.paths import check_path
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile, Solved, Stop
+from howlinear.models.checks import check_flags
 from howlinear.models.ffn_sites import check_kind
 from howlinear.text.rows import RowsOnRecord
 
@@ -30,6 +31,7 @@ SUFFIXES = (".safetensors", ".json")
 
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
     """Write a profile, in float64; arguments and errors as of `Profile.save`."""
+    check_flags(force=force)
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: give a file that ends in {' or '.join(SUFFIXES)}")
     if os.path.lexists(path) and not force:

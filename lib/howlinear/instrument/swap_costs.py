@@ -30,7 +30,7 @@ from howlinear.instrument.perplexity import (
     targets_of,
 )
 from howlinear.models.calls import FAILURES
-from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
+from howlinear.models.checks import check_count, check_flags, check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import Inputs, logits, running
 from howlinear.models.layerwise import Layerwise
@@ -73,6 +73,7 @@ def swap_costs(
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
     batch_size = check_count("batch_size", batch_size)
+    check_flags(progress=progress, layerwise=layerwise)
     progress = progress and current_group().first
     model = model_of(model, on_disk=True)
     maps, site = maps_and_site(maps, site)

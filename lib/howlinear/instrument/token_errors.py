@@ -24,7 +24,7 @@ from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.measure import ROWS, measure
 from howlinear.instrument.profile import Profile, name_of
-from howlinear.models.checks import check_count, check_inputs
+from howlinear.models.checks import check_count, check_flags, check_inputs
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.models.swap import maps_and_site
@@ -88,6 +88,7 @@ def token_errors(
     model = model_of(model)
     check_count("tokens", tokens)
     batch_size = check_count("batch_size", batch_size)
+    check_flags(progress=progress)
     if text is None and not isinstance(profile, Profile):
         if isinstance(profile, Mapping) and all(isinstance(key, int) for key in profile):
             raise InputError("maps alone say no tokens to look at: give a text too, token_errors(model, maps, text)")

@@ -52,7 +52,8 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
         model: a LLaMA or its folder; its blocks may have unequal widths or be affine maps (`compress`, `replace`).
 
     Returns:
-        The copy, each block padded to a multiple of 256 units.
+        The copy, each block padded to a multiple of 256 units. Where the model's weights stay in their files, so do
+        those of the copy, in a folder that goes with it: `save` it.
 
     Raises:
         InputError: as `check_llama`, `check_told` and `check_plain`, or what the form has no place for.

@@ -17,6 +17,7 @@ from howlinear.errors import InputError, SourceError, in_one_line
 from howlinear.files.atomic import folder_aside, write_text
 from howlinear.ideas.compression.card import plain_card
 from howlinear.ideas.compression.output_folder import check_output_folder
+from howlinear.models.checks import check_flags
 from howlinear.models.load import bars, model_of, tokenizer_of, weights_to_save
 from howlinear.models.seals import seal
 from howlinear.models.shards import check_all_in_files, is_on_disk, save_config
@@ -46,6 +47,7 @@ def save(
         SourceError: something is there, or it cannot be written.
         InputError: no model, or one that would not load again (`load.weights_to_save`).
     """
+    check_flags(force=force)
     model = model_of(model, on_disk=True)
     folder = check_output_folder(folder, force)
     weights = None if is_on_disk(model) else weights_to_save(model)

@@ -29,7 +29,7 @@ from howlinear.ideas.compression.signals import price
 from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out, losses
-from howlinear.models.checks import check_count, check_number, undisturbed
+from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal, model_of
@@ -231,6 +231,7 @@ def compress_to(
     """
     check_number("max_dppl", max_dppl, "1.0")
     check_count("candidates", candidates)
+    check_flags(progress=progress)
     batch_size = check_count("batch_size", batch_size)
     half = max(1, batch_size // 2)
     model = model_of(model)

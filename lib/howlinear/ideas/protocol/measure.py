@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core import limits
-from howlinear.core.ceilings import AffineMap, about_scalar, ceiling, fit, residual
+from howlinear.core.ceilings import AffineMap, Ceiling, about_scalar, ceiling, fit, residual
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -66,16 +66,18 @@ def survey(
             for row in universe_rows(groups, factors, compared):
                 universes.append({"block": block, "split": split, "seq_len": seq_len} | row)
             if seq_len == seq_lens[-1]:
-                for row in curve_rows(groups, layout):
+                by_step = ceilings(groups, layout)
+                for row in curve_rows(by_step, layout):
                     curves.append({"split": split, "block": block} | row)
-                splits.append({"split": split, "block": block} | split_row(groups, layout))
+                splits.append({"split": split, "block": block} | by_step[-1].interval.columns("r2"))
             for name, protocol in named.items():
                 if (protocol.split, protocol.seq_len) == (split, seq_len):
                     for row in fold_rows(groups, protocol, factors):
                         folds.append({"protocol": name, "block": block} | row)
     layout = lay_out(corpus, RUNS, seq_lens[-1], width_of(model), factors, seed)
     for block, groups in stream_groups(model, layout, memory, blocks):
-        splits.append({"split": RUNS, "block": block} | split_row(groups, layout))
+        (of_all,) = ceilings(groups, layout)
+        splits.append({"split": RUNS, "block": block} | of_all.interval.columns("r2"))
     # in the order of their names
     of_protocols = pd.DataFrame(folds).set_index("protocol").loc[list(named)].reset_index()
     return {
@@ -150,19 +152,18 @@ def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int
 # --- Over train rows
 
 
-def curve_rows(groups: Groups, layout: Layout) -> Iterator[dict]:
-    """R² of a block over growing train rows, each feature about its own mean, and the limit told from it."""
-    for step, factor in enumerate(layout.factors):
-        measured = ceiling(select(groups, False, step), select(groups, True, step))
+def ceilings(groups: Groups, layout: Layout) -> list[Ceiling]:
+    """The line of a block at every step of its train rows, each feature about its own mean."""
+    steps = range(len(layout.factors))
+    return [ceiling(select(groups, False, step), select(groups, True, step)) for step in steps]
+
+
+def curve_rows(by_step: Iterable[Ceiling], layout: Layout) -> Iterator[dict]:
+    """R² of a block over growing train rows, and the limit told from it."""
+    for measured, factor in zip(by_step, layout.factors, strict=True):
         limit = measured.limit or Estimate.exact(float("nan"))
         rows = {"factor": factor, "rows": measured.rows_train, "r2_train": measured.r2_train, "r2": measured.r2}
         yield rows | limit.columns("r2_limit")
-
-
-def split_row(groups: Groups, layout: Layout) -> dict:
-    """R²_lin of a block, fitted on the most rows, with its interval over document folds, or runs."""
-    last = len(layout.factors) - 1
-    return ceiling(select(groups, False, last), select(groups, True, last)).interval.columns("r2")
 
 
 def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
