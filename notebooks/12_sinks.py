@@ -410,6 +410,28 @@ run.folded("every block", pd.concat([shown_chain, effects]).set_index(["model", 
 every_arm.set_index(["model", "writer", "intervention"])[arms].infer_objects().dropna(axis=1, how="all").round(3)
 
 # %% [markdown]
+# The block that writes most may only add to what an earlier one began: then to silence it leaves the massive rows of
+# the stream in place. So where its massive rows are massive in an earlier block already, that block is silenced too,
+# with noise that costs as much beside it, and the blocks behind it that rest on massive rows are measured.
+
+# %%
+begins = tokens.earlier_writers(flow)
+silenced = {"only": [interventions.ZERO, interventions.NOISE], "seed": run.seed}
+earlier = []
+for name, writer in begins.items():
+    resting = blocks[(blocks["model"] == name) & blocks["carried_by"].isin(["tokens", "both"])]
+    behind = [block for block in resting["block"] if block > writer]
+    text = run.capture(name).rows.thinned(intervened_rows)
+    found, _ = interventions.intervene(name, run.model(name), text, writer, behind, **silenced)
+    earlier.append(found.assign(writer=writer))
+earlier_effects = run.record("earlier_effects", stack(earlier, [*interventions.EFFECTS, "writer"]))
+shown_effects = ["massive_rows", "r2", "r2_low", "r2_high", "r2_ordinary"]
+run.shown(
+    earlier_effects.set_index(["model", "writer", "intervention", "block"])[shown_effects].round(3),
+    "The massive rows of the block that writes most begin there, so no earlier block is silenced.",
+)
+
+# %% [markdown]
 # ## Figure: what a map costs
 #
 # **How to read it.** Each line is a block, swapped alone, with its number at both ends; filled marks are blocks with

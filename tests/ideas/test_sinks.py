@@ -24,7 +24,14 @@ from howlinear.ideas.sinks.measure import (
     look,
     r2_without_loudest,
 )
-from howlinear.ideas.sinks.tokens import cosine_table, flow_table, massive_table, one_direction, token_table
+from howlinear.ideas.sinks.tokens import (
+    cosine_table,
+    earlier_writers,
+    flow_table,
+    massive_table,
+    one_direction,
+    token_table,
+)
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import HeavyRows
 from howlinear.models.ffn_sites import sites
@@ -208,6 +215,24 @@ def test_the_writer_and_who_takes_away_are_told_apart(looks):
     np.testing.assert_allclose(np.diag(pairs), 1, atol=1e-6)
     np.testing.assert_allclose(pairs, pairs.T, atol=1e-6)
     assert pairs[0, 2] == pytest.approx(-1.0, abs=1e-6)
+
+
+def test_massive_rows_begin_where_most_of_them_were_none_before():
+    steps = {
+        "chain": [
+            (0, None, np.nan, "writes first"),
+            (5, 0, 0.06, "elsewhere"),
+            (6, 5, 0.99, "adds"),
+            (8, 6, 0.78, "writes most"),
+            (9, 8, 1.0, "adds"),
+        ],
+        "alone": [(1, None, np.nan, "writes most"), (2, 1, 1.0, "adds")],
+        "anew": [(1, None, np.nan, "writes first"), (3, 1, 0.5, "writes most")],
+    }
+    columns = ["model", "block", "writer", "same_rows", "role"]
+    rows = [(model, *step) for model, of_model in steps.items() for step in of_model]
+    assert earlier_writers(pd.DataFrame(rows, columns=columns)) == {"chain": 5}
+    assert earlier_writers(pd.DataFrame([], columns=columns)) == {}
 
 
 def test_nobody_takes_away_what_is_only_written_later():

@@ -26,6 +26,7 @@ from howlinear.ideas.sinks.interventions import (
     changes,
     even_folds,
     intervene,
+    massive_places,
     match,
     observe,
     opening_of,
@@ -162,14 +163,14 @@ def test_r2_is_that_of_stored_rows():
 def test_losses_lie_where_their_tokens_are():
     model, rows = tiny("mini-gpt2").eval(), even_folds(rows_of(), [])
     layout = Layout.of(rows)
-    found = place_losses(model, layout, layout.place.numel()).view(rows.ids.shape)
+    found = place_losses(model, layout).view(rows.ids.shape)
     assert found[~rows.test].isnan().all()
     assert found[:, 0].isnan().all()
     torch.testing.assert_close(found[rows.test][:, 1:].mean(1), losses(model, rows.ids[rows.test]))
-    behind = place_losses(model, layout.behind(TOKEN), layout.place.numel()).view(rows.ids.shape)[rows.test]
+    behind = place_losses(model, layout.behind(TOKEN)).view(rows.ids.shape)[rows.test]
     assert behind[:, :-1].isfinite().all()  # the first token is predicted too
     assert behind[:, -1].isnan().all()  # and the last one made room
-    shorter = place_losses(model, layout.cut_anew(8, 0), layout.place.numel()).view(rows.ids.shape)[rows.test]
+    shorter = place_losses(model, layout.cut_anew(8, 0)).view(rows.ids.shape)[rows.test]
     assert torch.equal(shorter.isnan()[0].nonzero()[:, 0], torch.tensor([0, 8]))
     torch.testing.assert_close(shorter[:, 1:8], found[rows.test][:, 1:8], rtol=1e-5, atol=1e-5)
 
@@ -225,6 +226,26 @@ def test_lengths_are_those_that_model_and_text_allow():
     assert (odd.fold.diff() != 0).sum() == 7  # folds side by side
 
 
+def test_a_row_that_is_massive_in_sequences_of_another_length_alone_is_ordinary_in_none():
+    """Block 1 writes a sink where a token has more than eight before it: in sequences of 16, and not as read."""
+    model, rows = tiny("mini-gpt2").eval(), even_folds(rows_of(192, seq_len=8), [16])
+    deep = torch.zeros(16, dtype=torch.bool)
+    deep[9::3] = True
+
+    def write(x, y):
+        outputs = y.reshape(-1, y.shape[-2], y.shape[-1]).clone()
+        if outputs.shape[1] == 16:
+            outputs[:, deep] = 300 * outputs.norm(dim=-1).median() * torch.eye(32)[3]
+        return outputs.reshape(y.shape)
+
+    with planted(model, 1, write):
+        effects, _ = intervene("m", model, rows, 0, [1], lengths=[16], only=())
+    effects = effects.set_index(["intervention", "block"])
+    assert effects.loc[("length 16", 1), "massive_rows"] > 0 == effects.loc[(NONE, 1), "massive_rows"]
+    # none of those is among the ordinary rows, so their line stays as good as it is
+    assert abs(effects.loc[("length 16", 1), "change_ordinary"]) < 0.05
+
+
 def test_changes_are_those_of_the_massive_rows_alone():
     y = torch.tensor([[[9.0, 0.0], [1.0, 1.0], [2.0, 0.0], [0.0, 3.0], [1.0, 0.0]]])
     done = {name: change(y) for name, change in changes(beyond(5.0), torch.tensor([0.5, 0.5])).items()}
@@ -244,9 +265,12 @@ def test_changes_are_those_of_the_massive_rows_alone():
 
 
 def test_ordinary_places_are_massive_nowhere_and_get_nothing_massive():
-    norms = {0: torch.ones(2, 8), 3: torch.ones(2, 8)}
-    norms[3][1, 5] = 100.0
-    found = ordinary_places({block: norm.flatten() for block, norm in norms.items()}, (2, 8), [4]).view(2, 8)
+    norms = {0: torch.ones(16), 3: torch.ones(16)}
+    norms[0][12] = torch.nan  # for which a layout has no room
+    norms[3][13] = 100.0
+    massive = massive_places(norms).view(2, 8)
+    assert massive.nonzero().tolist() == [[1, 5]]
+    found = ordinary_places(massive, [4]).view(2, 8)
     assert found[0].nonzero()[:, 0].tolist() == [1, 2, 3, 5, 6]  # sequences of 4 begin at 0 and 4, and 7 is the last
     assert found[1].nonzero()[:, 0].tolist() == [2, 3, 6]  # 5 is massive and moves to 1
 

@@ -67,21 +67,24 @@ class Layout:
     Attributes:
         rows: what the model reads.
         place: counted through the shared rows, −1 for a token that is not theirs, shape (n, seq_len).
+        places: how many the shared rows have.
     """
 
     rows: TokenRows
     place: Int64[Tensor, "n seq_len"]
+    places: int
 
     @classmethod
     def of(cls, rows: TokenRows) -> Layout:
         """The shared rows as they are."""
-        return cls(rows, torch.arange(rows.ids.numel()).view(rows.ids.shape))
+        places = rows.ids.numel()
+        return cls(rows, torch.arange(places).view(rows.ids.shape), places)
 
     def behind(self, token: int) -> Layout:
         """One token put in front of each sequence, whose last token makes room."""
         ids = _in_front(token, self.rows.ids[:, :-1])
         place = _in_front(-1, self.place[:, :-1])
-        return Layout(replace(self.rows, ids=ids), place)
+        return replace(self, rows=replace(self.rows, ids=ids), place=place)
 
     def cut_anew(self, length: int, opening: int) -> Layout:
         """Sequences `length` / seq_len times as long; those of a document fold lie side by side, so they go on.
@@ -99,7 +102,8 @@ class Layout:
             ids = _in_front(int(self.rows.ids[0, 0]), ids)
             place = _in_front(-1, place)
         old = torch.arange(new) * length // seq_len  # the sequence that each begins with
-        return Layout(replace(self.rows, ids=ids, test=self.rows.test[old], fold=self.rows.fold[old]), place)
+        rows = replace(self.rows, ids=ids, test=self.rows.test[old], fold=self.rows.fold[old])
+        return replace(self, rows=rows, place=place)
 
     def batches(self) -> list[Int64[Tensor, " some"]]:
         """Sequences of one document fold, about `BATCH_TOKENS` of their tokens together."""
@@ -239,12 +243,13 @@ class Seen:
 
 
 def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) -> dict[int, Float[Tensor, " places"]]:
-    """Block → the norm of its output at every place of the shared rows."""
-    norms = {block: torch.zeros(layout.rows.ids.numel()) for block in blocks}
+    """Block → the norm of its output at every place of the shared rows; NaN where a layout has no room for it."""
+    norms = {block: torch.full((layout.places,), torch.nan) for block in blocks}
 
     def keep(site: Site, _: Tensor, y: Tensor, batch: Tensor, __: Tensor) -> None:
         place = layout.place[batch].flatten()
-        norms[site.block][place] = torch.linalg.vector_norm(y.float(), dim=1).cpu()
+        shared = place >= 0
+        norms[site.block][place[shared]] = torch.linalg.vector_norm(y.float(), dim=1).cpu()[shared]
 
     read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep)
     return norms
@@ -298,9 +303,9 @@ def observe(
 
 
 @torch.no_grad()
-def place_losses(model: PreTrainedModel, layout: Layout, places: int) -> Float[Tensor, " places"]:
+def place_losses(model: PreTrainedModel, layout: Layout) -> Float[Tensor, " places"]:
     """The loss of every held-out token of the shared rows, in nats; NaN where it is not predicted."""
-    losses = torch.full((places,), torch.nan, dtype=torch.float64)
+    losses = torch.full((layout.places,), torch.nan, dtype=torch.float64)
     with evaluating(model):
         for batch in layout.batches():
             if layout.rows.test[batch[0]]:
@@ -341,9 +346,10 @@ def intervene(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every intervention that the model and the text allow.
 
-    Rows are ordinary if no block writes a massive output for them before any intervention, and none is put there by
-    one: they are not where massive outputs are moved to, and begin no sequence of any length. Tokens that some layout
-    has no room for are not among them either, nor is the last of a sequence.
+    Rows are ordinary if no block writes a massive output for them, whatever the length of sequences and with a BOS or
+    without, and none is put there by an intervention: they are not where massive outputs are moved to, and begin no
+    sequence of any length. Tokens that some layout has no room for are not among them either, nor is the last of a
+    sequence.
 
     What is changed is by default the massive rows, and then the control is tried as well; `which` chooses others, and
     `only` some of the changes. Lengths that cannot be are left out, and so is a `bos` that sequences begin with.
@@ -360,18 +366,21 @@ def intervene(
 
     norms = output_norms(model, shared, numbers)
     median = float(norms[writer].median())
-    controlled = which is None and only is None and is_causal(model)
+    controlled = which is None and (only is None or NOISE in only) and is_causal(model)
     which = which or beyond(MULTIPLE * median)
     layouts = {f"length {length}": shared.cut_anew(length, opening) for length in lengths}
     if bos is not None and not opening:
         layouts = {BOS: shared.behind(bos)} | layouts
-    ordinary = ordinary_places(norms, rows.ids.shape, lengths)
+    massive = massive_places(norms)
+    for layout in layouts.values():
+        massive |= massive_places(output_norms(model, layout, numbers))
+    ordinary = ordinary_places(massive.view(rows.ids.shape), lengths)
     for layout in layouts.values():
         ordinary &= torch.isin(shared.place.flatten(), layout.place)
 
     def run(layout: Layout, change: Change | None = None, size: float | None = None) -> Pass:
         with nullcontext() if change is None else changed(model, writer, change, layout.rows.ids.shape[1]):
-            losses = place_losses(model, layout, len(ordinary)) if is_causal(model) else None
+            losses = place_losses(model, layout) if is_causal(model) else None
             return Pass(observe(model, layout, numbers, ordinary), losses, size)
 
     passes = {NONE: run(shared)}
@@ -385,7 +394,7 @@ def intervene(
 
         def rise(size: float) -> float:
             with changed(model, writer, add_noise(which, size * median, seed), rows.ids.shape[1]):
-                noisy = Pass({}, place_losses(model, shared, len(ordinary)))
+                noisy = Pass({}, place_losses(model, shared))
                 return _rise(passes[NONE], noisy, rows).value
 
         target = _rise(passes[NONE], passes[ZERO], rows)
@@ -395,12 +404,14 @@ def intervene(
     return effect_table(name, passes), summary_table(name, passes, writer, rows)
 
 
-def ordinary_places(
-    norms: Mapping[int, Float[Tensor, " places"]], shape: tuple[int, int], lengths: Sequence[int]
-) -> Bool[Tensor, " places"]:
-    """The places of rows that are ordinary under every intervention, see `intervene`; `shape` is of the shared rows."""
-    massive = torch.stack([norm > MULTIPLE * norm.median() for norm in norms.values()]).any(0).view(shape)
-    seq_len = shape[1]
+def massive_places(norms: Mapping[int, Float[Tensor, " places"]]) -> Bool[Tensor, " places"]:
+    """The places for which some block writes a massive output."""
+    return torch.stack([norm > MULTIPLE * norm.nanmedian() for norm in norms.values()]).any(0)
+
+
+def ordinary_places(massive: Bool[Tensor, "n seq_len"], lengths: Sequence[int]) -> Bool[Tensor, " places"]:
+    """The places of rows that are ordinary under every intervention, see `intervene`."""
+    seq_len = massive.shape[1]
     position = torch.arange(seq_len)
     begins = position % min([seq_len, *lengths]) == 0
     ends = position == seq_len - 1

@@ -110,6 +110,22 @@ def flow_table(looks: Looks) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"writer": "Int64"})
 
 
+def earlier_writers(flow: pd.DataFrame) -> dict[str, int]:
+    """Model → the block in which the massive rows of the one that writes most begin, if that is an earlier one.
+
+    From a block to its writer, as long as more than half of its massive rows are massive there already.
+    """
+    begins = {}
+    for model, of_model in flow.groupby("model", sort=False):
+        steps = of_model.set_index("block")
+        most = block = steps.index[steps["role"] == "writes most"][0]
+        while steps.loc[block, "same_rows"] > 0.5:
+            block = int(steps.loc[block, "writer"])
+        if block != most:
+            begins[model] = block
+    return begins
+
+
 def cosine_table(looks: Looks) -> pd.DataFrame:
     """Cosines between the mean massive outputs of every two blocks of a model; table `cosines`."""
     rows = []
