@@ -224,12 +224,14 @@ def test_moments_of_other_widths_are_not_added():
         Moments(5, 3) + Moments(4, 3)
 
 
-def test_only_nothing_and_moments_are_added():
-    with pytest.raises(TypeError):
-        1 + Moments(5, 3)
+@pytest.mark.parametrize("other", [1, "a", None])
+def test_only_nothing_and_moments_are_added_and_taken_away(other):
+    for together in (lambda: other + Moments(5, 3), lambda: Moments(5, 3) + other, lambda: Moments(5, 3) - other):
+        with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
+            together()
 
 
-@pytest.mark.parametrize("widths", [(0, 3), (-1, 3), (2, -1)])
+@pytest.mark.parametrize("widths", [(0, 3), (-1, 3), (2, -1), ("a", 3), (2, 1.5)])
 def test_impossible_widths_are_refused(widths):
     with pytest.raises(InputError, match="d_in ≥ 1 and d_out ≥ 0"):
         Moments(*widths)
@@ -243,6 +245,8 @@ def test_arrays_are_taken_as_well():
     np.testing.assert_allclose(moments.sxx, np.cov(rows.T) * 49, rtol=1e-12)
     with pytest.raises(InputError, match=r"shape \(50, 3\)"):
         effective_rank(rows)
+    with pytest.raises(InputError, match="give a matrix"):
+        effective_rank("x")
 
 
 def test_effective_rank_counts_directions():

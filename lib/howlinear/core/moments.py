@@ -8,6 +8,7 @@ LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,9 @@ class Moments:
 
     def __init__(self, d_in: int, d_out: int = 0, device: torch.device | str | None = None):
         """Start from no rows; `d_out=0` keeps moments of inputs alone."""
-        if d_in < 1 or d_out < 0:
-            raise InputError(f"moments need d_in ≥ 1 and d_out ≥ 0, got {d_in} and {d_out}")
+        whole = isinstance(d_in, Integral) and isinstance(d_out, Integral)
+        if not whole or d_in < 1 or d_out < 0:
+            raise InputError(f"moments need whole numbers d_in ≥ 1 and d_out ≥ 0, got {d_in!r} and {d_out!r}")
         place = {"dtype": torch.float64, "device": device}
         self.d_in = d_in
         self.d_out = d_out
@@ -135,7 +137,7 @@ class Moments:
 
     def __add__(self, other: Moments) -> Moments:
         """Moments of both sets of rows; neither operand changes."""
-        return Moments.total([self, other])
+        return Moments.total([self, other]) if isinstance(other, Moments) else NotImplemented
 
     def __sub__(self, other: Moments) -> Moments:
         """Moments of the rows that remain without those in `other`, which are among these; neither operand changes.
@@ -146,6 +148,8 @@ class Moments:
         Raises:
             InputError: features disagree, or no row would remain.
         """
+        if not isinstance(other, Moments):
+            return NotImplemented
         if (self.d_in, self.d_out) != (other.d_in, other.d_out):
             raise InputError(
                 f"cannot take moments of ({other.d_in}, {other.d_out}) features from ({self.d_in}, {self.d_out})"
@@ -258,9 +262,12 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball.
 
     Raises:
-        InputError: it is not square, as rows are not.
+        InputError: it is no matrix, or not square, as rows are not.
     """
-    covariance = torch.as_tensor(covariance)
+    try:
+        covariance = torch.as_tensor(covariance)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"no covariance: {covariance!r:.60}; give a matrix (d, d), as moments.sxx") from error
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise InputError(f"a covariance of shape {tuple(covariance.shape)}: give a matrix (d, d), as moments.sxx")
     return float(covariance.trace().square() / covariance.square().sum())
