@@ -198,6 +198,22 @@ def chain_is_a_model(found):
         found[table] = chain.rename(columns={"case": "model"})
 
 
+@pytest.mark.parametrize("controlled", [True, False])
+def test_where_massive_rows_begin_earlier_every_block_behind_has_its_change(controlled):
+    def silenced_earlier(found):
+        arms = ["none", "set to zero"] + ["noise, equal loss"] * controlled
+        effects = found["effects"].query("model == 'mini-sink' and block <= 6")
+        effects = effects[effects["intervention"].isin(arms)]
+        found["earlier_effects"] = effects.assign(writer=2)
+        put("earlier_effects", "block == 6 and intervention == 'set to zero'", r2=0.123)(found)
+
+    said, recorded = answers(changed("12_sinks", silenced_earlier)), set(recorded_answers("12_sinks").values())
+    assert broken(said) == []
+    (added,) = set(said.values()) - recorded
+    assert "block 6 from 0.33 to 0.12" in added
+    assert ("with noise of equal loss it is" in added) is controlled
+
+
 NO_LOSS_ALONE = {"models": ["bert"], "without": {"bert": "it predicts no next token"}}
 LESS = [
     ("05_corpora", [keep(name, False) for name in ("agreement", "transfer", "likeness", "drops_by_training")],
