@@ -205,13 +205,14 @@ def test_where_massive_rows_begin_earlier_every_block_behind_has_its_change(cont
         effects = found["effects"].query("model == 'mini-sink' and block <= 6")
         effects = effects[effects["intervention"].isin(arms)]
         found["earlier_effects"] = effects.assign(writer=2)
-        put("earlier_effects", "block == 6 and intervention == 'set to zero'", r2=0.123)(found)
+        put("earlier_effects", "block == 6 and intervention == 'set to zero'", r2=0.123, change=-0.21)(found)
 
     said, recorded = answers(changed("12_sinks", silenced_earlier)), set(recorded_answers("12_sinks").values())
     assert broken(said) == []
     (added,) = set(said.values()) - recorded
-    assert "block 6 from 0.33 to 0.12" in added
-    assert ("with noise of equal loss it is" in added) is controlled
+    assert "from 0.33 to 0.12" in added
+    assert "blocks 3, 4 and 5" in added  # where nothing changes
+    assert ("with noise of equal loss to 0.33" in added) is controlled
 
 
 NO_LOSS_ALONE = {"models": ["bert"], "without": {"bert": "it predicts no next token"}}
