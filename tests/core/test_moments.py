@@ -227,7 +227,7 @@ def test_moments_of_other_widths_are_not_added():
 @pytest.mark.parametrize("other", [1, "a", None])
 def test_only_nothing_and_moments_are_added_and_taken_away(other):
     for together in (lambda: other + Moments(5, 3), lambda: Moments(5, 3) + other, lambda: Moments(5, 3) - other):
-        with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
+        with pytest.raises(TypeError):
             together()
 
 

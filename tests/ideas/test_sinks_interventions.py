@@ -125,6 +125,15 @@ def test_noise_costs_as_much_as_silence_and_does_not_silence():
     assert massive[NOISE, 0] > 0 == massive[ZERO, 0]
 
 
+@pytest.mark.parametrize(
+    ("only", "tried"), [({ZERO, NOISE}, {NONE, ZERO, NOISE}), ({ZERO}, {NONE, ZERO}), ({NOISE}, {NONE})]
+)
+def test_the_control_is_tried_beside_the_zeros_that_it_costs_as_much_as(only, tried):
+    with sunk_model(0) as (model, rows):
+        _, summary = intervene("m", model, rows, 0, blocks=[1], only=only)
+    assert set(summary["intervention"]) == tried
+
+
 def test_a_model_without_a_sink_shows_no_effect():
     model = tiny("mini-gpt2").eval()
     effects, summary = intervene("m", model, rows_of(), 0)

@@ -352,7 +352,8 @@ def intervene(
     sequence.
 
     What is changed is by default the massive rows, and then the control is tried as well; `which` chooses others, and
-    `only` some of the changes. Lengths that cannot be are left out, and so is a `bos` that sequences begin with.
+    `only` some of the changes, the control among them if it names both the zeros and the noise. Lengths that cannot be
+    are left out, and so is a `bos` that sequences begin with.
 
     Returns:
         `effect_table` and `summary_table` of all passes, of the writer and `blocks`, by default all behind it.
@@ -366,7 +367,7 @@ def intervene(
 
     norms = output_norms(model, shared, numbers)
     median = float(norms[writer].median())
-    controlled = which is None and (only is None or NOISE in only) and is_causal(model)
+    controlled = which is None and (only is None or {ZERO, NOISE} <= set(only)) and is_causal(model)
     which = which or beyond(MULTIPLE * median)
     layouts = {f"length {length}": shared.cut_anew(length, opening) for length in lengths}
     if bos is not None and not opening:
