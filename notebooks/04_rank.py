@@ -261,6 +261,20 @@ run.figure(figure, "axes")
 plt.show()
 
 # %% [markdown]
+# The first of these directions can also be looked at row by row. Table `points` keeps some held-out rows of every
+# block: the block's output along that direction, the line's answer, and how far out the row lies, in median norms. The
+# book's page *Explore* draws them; here is the row that lies farthest out, of each model.
+
+# %%
+from howlinear.ideas.rank.points import points_along_first
+
+points = []
+for name in run.models:
+    for number, block in run.capture(name).blocks.items():
+        points.append(points_along_first(block).assign(model=name, block=number))
+run.record("points", pd.concat(points)).groupby("model", sort=False)["medians"].max()
+
+# %% [markdown]
 # ## Figure: how many directions does the map need?
 #
 # The paper calls another number *effective rank*: the least $k$ for which the best map of rank $k$ (reduced-rank
