@@ -100,6 +100,23 @@ def test_logits_are_the_same_before_during_and_after(model, rows):
     assert hooks(model) == 0
 
 
+@pytest.mark.parametrize("kind", ["ffn", "attention", "layer"])
+def test_a_block_that_writes_over_its_input_is_measured_on_what_it_was_given(kind, rows, monkeypatch):
+    model = tiny("mini-gpt2")
+    (site,) = sites(model, [1], kind)
+    forward = site.input.forward
+    seen = []
+    for clamp in (torch.clamp, torch.clamp_):  # a copy is clamped, or what was given
+        changed = lambda x, *rest, clamp=clamp, **named: forward(clamp(x, -0.5, 0.5), *rest, **named)  # noqa: E731
+        monkeypatch.setattr(site.input, "forward", changed)
+        with hooked([site], lambda _, x, y: seen.append((x.clone(), y.clone()))):
+            logits(model, rows.ids)
+    (x, y), (x_over, y_over) = seen
+    assert torch.equal(x, x_over)
+    assert torch.equal(y, y_over)
+    assert x.abs().max() > 0.5
+
+
 def test_no_hook_stays_after_an_exception(model, ids):
     def stop(site, x, y):
         raise RuntimeError("stopped")

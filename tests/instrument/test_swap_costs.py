@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -6,11 +8,13 @@ from helpers.families import CAUSAL, DEPTH, reads, small
 from helpers.families import WIDTH as NARROW
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
+from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import change, held_out, losses
 from howlinear.instrument.swap_costs import each_alone, swap_costs, swap_losses
 from howlinear.models.ffn_sites import KINDS
 from howlinear.models.layers import stack_of
 from howlinear.models.layerwise import InseparableError, Layerwise
+from howlinear.models.replace import replace
 from howlinear.models.swap import swap
 
 
@@ -65,6 +69,24 @@ def reads_aside(first, last):
     aside, keep, read = [], first.forward, last.forward
     first.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
     last.forward = lambda x, *args, **named: read(x + aside.pop(), *args, **named)
+
+
+@pytest.mark.parametrize("call", ["swap", "replace", "swap_costs"])
+def test_the_profile_of_another_model_is_refused_and_its_maps_are_not(gpt2, ids, call):
+    """Of the same width, so that its maps fit."""
+    own = measure(gpt2, ids, rows=ids.numel())
+    other = dataclasses.replace(own, model="elsewhere/other")
+
+    def put(maps):
+        if call == "swap":
+            with swap(gpt2, maps):
+                return
+        replace(gpt2, maps) if call == "replace" else swap_costs(gpt2, maps, ids)
+
+    put(own)
+    put({block: other[block].map for block in other})
+    with pytest.raises(InputError, match="elsewhere/other"):
+        put(other)
 
 
 def test_nothing_swapped_costs_nothing(gpt2, ids):

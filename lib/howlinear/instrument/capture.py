@@ -291,8 +291,7 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
 
     def note_input(site: Site, _: Module, args: tuple, named: dict) -> None:
         check_passed_once(id(inputs), site)
-        x = input_of(args, named)
-        inputs[site.block] = x.clone() if site.kind == "layer" else x  # a layer may add to the residual stream in place
+        inputs[site.block] = input_of(args, named).clone()  # what runs now may write over it, as an activation in place
 
     def pass_on(site: Site, _: Module, __: tuple, output: Any) -> None:
         x, y = inputs.pop(site.block), stream_of(output)

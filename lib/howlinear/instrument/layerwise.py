@@ -27,10 +27,10 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
 from howlinear.instrument.distributed import current_group, gather, join_captures, own_share
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.instrument.profile import Profile, Solved, defined, name_of, solve
+from howlinear.instrument.profile import Profile, Solved, defined, solve
 from howlinear.instrument.profile_files import load_profile, save_profile
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.models.checks import evaluating
+from howlinear.models.checks import evaluating, name_of
 from howlinear.models.ffn_sites import Site, device_of, pattern_of, sites, width_of
 from howlinear.models.forward import Inputs, running
 from howlinear.models.layerwise import InseparableError, Layerwise

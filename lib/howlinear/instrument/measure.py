@@ -15,11 +15,11 @@ from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.distributed import capture_together, check_same_rows, current_group, gather, gather_blocks
 from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.instrument.profile import Profile, defined, name_of, solve
+from howlinear.instrument.profile import Profile, defined, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs, swap_rows
 from howlinear.instrument.token_split import Grouping, token_splits
-from howlinear.models.checks import check_count, check_flags
+from howlinear.models.checks import check_count, check_flags, name_of
 from howlinear.models.ffn_sites import device_of, sites, width_of
 from howlinear.models.layerwise import InseparableError
 from howlinear.models.load import model_of

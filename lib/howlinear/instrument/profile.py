@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling, ceiling_or_nan
 from howlinear.core.intervals import CONFIDENCE, Estimate
@@ -21,7 +20,7 @@ from howlinear.core.moments import effective_rank
 from howlinear.core.profile_statistics import few_rows_decide, smaller_turn
 from howlinear.core.token_split import TokenSplit
 from howlinear.errors import ConstantError, InputError
-from howlinear.files.paths import check_path, printable
+from howlinear.files.paths import check_path
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
@@ -486,8 +485,3 @@ def _solved(block: BlockCapture, confidence: float) -> Solved:
 def numbered(numbers: list[int]) -> str:
     """Blocks by number, as in `block 3` or `blocks 1, 2, 5`."""
     return f"block{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-
-
-def name_of(model: PreTrainedModel) -> str:
-    """What a profile calls a model: where it came from, or its class if it was made in memory."""
-    return printable(model.name_or_path) or type(model).__name__

@@ -70,13 +70,14 @@ def swap_costs(
         Block → the change of perplexity, its interval paired over document folds, see `perplexity.change`.
 
     Raises:
-        InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
+        InputError: a loss is not finite, a block that the model does not have, the profile of another model, or
+            fewer than two document folds.
     """
     batch_size = check_count("batch_size", batch_size)
     check_flags(progress=progress, layerwise=layerwise)
     progress = progress and current_group().first
     model = model_of(model, on_disk=True)
-    maps, site = maps_and_site(maps, site)
+    maps, site = maps_and_site(model, maps, site)
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = swap_rows(text, model)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from howlinear.errors import InputError, SourceError
 from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.measure import ROWS, measure
-from howlinear.instrument.profile import Profile, name_of
-from howlinear.models.checks import check_count, check_flags, check_inputs
+from howlinear.instrument.profile import Profile
+from howlinear.models.checks import check_count, check_flags, check_inputs, name_of
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.models.swap import maps_and_site
@@ -96,8 +95,7 @@ def token_errors(
         blocks = [each.block for each in sites(model, blocks, site)]
         profile, text = None, profile
     else:
-        _check_model(profile, model)
-        maps, site = maps_and_site(profile, site)
+        maps, site = maps_and_site(model, profile, site)
         blocks = _check_blocks(model, maps, blocks, site)
     packed = rows_of(profile.rows if text is None else text, model, rows, seq_len, seed)
     chosen = sites(model, blocks, site)
@@ -106,7 +104,7 @@ def token_errors(
     check_inputs(model, shown.inputs)
     if profile is None:
         profile = measure(model, packed, blocks=blocks, site=site, batch_size=batch_size, progress=progress)
-        maps, _ = maps_and_site(profile)
+        maps, _ = maps_and_site(model, profile)
 
     errors = _squared_errors(model, shown, chosen, maps, batch_size, progress)
     where = _describe_tokens(shown, indices, chosen, _tokenizer(text, model))
@@ -163,17 +161,6 @@ def missed_types(errors: pd.DataFrame) -> pd.DataFrame:
     falling = types.reset_index().sort_values(["block", "excess"], ascending=[True, False], kind="stable")
     most = falling[falling["residual"] > 1].groupby("block").head(TYPES)
     return most.drop(columns="excess").reset_index(drop=True)
-
-
-def _check_model(profile: Any, model: PreTrainedModel) -> None:
-    """Refuse the profile of another model; maps may come from anywhere, as far as they fit."""
-    if not isinstance(profile, Profile):
-        return
-    if Path(profile.model).name != Path(name_of(model)).name:
-        raise InputError(
-            f"a profile of {profile.model}, and the model is {name_of(model)}: measure this one, or give the maps "
-            "alone, {block: profile[block].map}"
-        )
 
 
 def _check_blocks(

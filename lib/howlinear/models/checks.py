@@ -20,10 +20,16 @@ from transformers import PreTrainedModel
 
 from howlinear.core.moments import tensor_of
 from howlinear.errors import InputError
+from howlinear.files.paths import printable
 from howlinear.models.shards import is_on_disk
 
 LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}
 """Whose hooks come back with a model, or go again by themselves."""
+
+
+def name_of(model: PreTrainedModel) -> str:
+    """What a profile calls a model: where it came from, or its class if it was made in memory."""
+    return printable(model.name_or_path) or type(model).__name__
 
 
 def unwrapped(model: Any) -> PreTrainedModel:

@@ -38,12 +38,12 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
         The copy, its replaced blocks noted in `config.howlinear`.
 
     Raises:
-        InputError: no maps, an unknown block, a map that is none of these or not of its width, maps of something else
-            than FFNs, or a model over devices.
+        InputError: no maps, an unknown block, the profile of another model, a map that is none of these or not of its
+            width, maps of something else than FFNs, or a model over devices.
     """
     model = unwrapped(model)
     check_weights(model)
-    maps, site = maps_and_site(maps)
+    maps, site = maps_and_site(model, maps)
     if site != "ffn":
         raise InputError(f"maps of {KINDS[site]} take its place for a while alone (swap): replace is for FFN blocks")
     replaced_sites = sites(model, list(maps))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
-from howlinear.models.checks import alone, is_hooked, unwrapped
+from howlinear.models.checks import alone, is_hooked, name_of, unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
 
 
@@ -36,11 +37,11 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
         The model.
 
     Raises:
-        InputError: a block that the model does not have, what is no map, what is no `transformers` model, or one that
-            another thread is using.
+        InputError: a block that the model does not have, what is no map, the profile of another model, what is no
+            `transformers` model, or one that another thread is using.
     """
     inside = unwrapped(model)
-    maps, site = maps_and_site(maps, site)
+    maps, site = maps_and_site(inside, maps, site)
     with alone(inside), ExitStack() as restore:
         swapped_sites = sites(inside, list(maps), site) if maps else []
         for each in swapped_sites:
@@ -64,7 +65,7 @@ def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
     read: list[Tensor] = []
 
     def note(_: nn.Module, args: tuple, named: dict) -> None:
-        read[:] = [input_of(args, named)]
+        read[:] = [input_of(args, named).clone()]  # the module may write over it
 
     def write(_: nn.Module, __: tuple, output: Tensor | tuple) -> Tensor | tuple:
         x = read.pop()
@@ -75,11 +76,18 @@ def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
         yield
 
 
-def maps_and_site(maps: Any, site: str | None = None) -> tuple[dict[int, Any], str]:
+def maps_and_site(model: PreTrainedModel, maps: Any, site: str | None = None) -> tuple[dict[int, Any], str]:
     """Block → map, of maps or of what holds them, a profile or its ceilings; and what these stand for.
 
-    That is what is said, or else what the profile was measured of.
+    That is what is said, or else what the profile was measured of. The profile of another model is refused, maps may
+    come from anywhere, as far as they fit.
     """
+    of = getattr(maps, "model", None)
+    if isinstance(of, str) and Path(of).name != Path(name_of(model)).name:
+        raise InputError(
+            f"a profile of {of}, and the model is {name_of(model)}: measure this one, or give the maps alone, "
+            "{block: profile[block].map}"
+        )
     measured = getattr(maps, "site", None)
     if site is not None and measured is not None and site != measured:
         raise InputError(f"site {site!r} with a profile of {measured!r}: leave it out, or measure with site={site!r}")

@@ -210,7 +210,7 @@ class _Tap:
             self.returned.append((args[0], output))
 
     def note_ffn(self, _: Site, x: Tensor, y: Tensor) -> None:
-        self.read = next((got for got, gave in self.returned if gave is x), None)
+        self.read = next((got for got, gave in self.returned if torch.equal(gave, x)), None)
         self.written = y.clone()  # Falcon adds attention to y in place
 
     def leave(self, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:

@@ -11,8 +11,9 @@ from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.instrument.profile import Profile, name_of, profile_of
+from howlinear.instrument.profile import Profile, profile_of
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.checks import name_of
 from howlinear.text.rows import TokenRows
 
 Measured = tuple[Profile, dict[int, Scores]]

@@ -28,7 +28,7 @@ def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreT
     inputs: list[Tensor] = []
 
     def note_input(_: nn.Module, args: tuple, named: dict) -> None:
-        inputs.append(input_of(args, named))
+        inputs.append(input_of(args, named).clone())  # the block may write over it
 
     def change_output(_: nn.Module, __: tuple, y: Tensor) -> Tensor:
         return change(inputs.pop(), y)
