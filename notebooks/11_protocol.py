@@ -15,7 +15,7 @@
 # Which findings depend on such choices, and which hold whatever one chooses?
 #
 # **You need** notebook 02. **You learn** which choices move a number, and which claims move with it.
-# **Time** 20 minutes to read, 3 to run.
+# **Time** 20 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -15,7 +15,7 @@
 # is to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
 #
 # **You need** notebook 06; least squares. **You learn** to compare ways to make a model smaller at one budget, and to
-# ask which part of a gain is the choice and which the fit. **Time** 30 minutes to read, 6 to run.
+# ask which part of a gain is the choice and which the fit. **Time** 30 minutes to read, 4 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
