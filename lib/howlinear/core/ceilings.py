@@ -224,10 +224,9 @@ def moments_of(x: Any, y: Any) -> Moments:
 
 def _are_moments(side: Any) -> bool:
     """Whether one side is moments, or a list of them."""
-    folds = [side] if isinstance(side, Moments) else side
-    if isinstance(folds, Folds):
-        return True
-    return isinstance(folds, list | tuple) and all(isinstance(fold, Moments) for fold in folds)
+    if isinstance(side, list | tuple):
+        return all(isinstance(fold, Moments) for fold in side)
+    return isinstance(side, Moments | Folds)
 
 
 # --- The map: (W, b) = argmin ‖Y − XW − 1b‖²_F

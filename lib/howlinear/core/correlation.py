@@ -51,11 +51,7 @@ def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
     y = np.array(y, dtype=float)
     if len(x) < FEWEST or len(x) != len(y):
         raise InputError(f"{len(x)} and {len(y)} blocks: a correlation needs {FEWEST} of each, at least")
-    left_out = []
-    for block in range(len(x)):
-        others_x = np.delete(x, block)
-        others_y = np.delete(y, block)
-        left_out.append(_r(others_x, others_y, order))
+    left_out = [_r(np.delete(x, block), np.delete(y, block), order) for block in range(len(x))]
     return Correlation(
         r=fisher(_r(x, y, order), len(x), order),
         inner=_r(x[1:-1], y[1:-1], order),
@@ -75,16 +71,13 @@ def fisher(r: float, count: int, order: bool = False) -> Estimate:
     if order:
         variance *= 1 + r**2 / 2
     half = norm.ppf((1 + CONFIDENCE) / 2) * variance**0.5
-    low = np.tanh(z - half)
-    high = np.tanh(z + half)
-    return Estimate(float(r), float(low), float(high))
+    return Estimate(float(r), float(np.tanh(z - half)), float(np.tanh(z + half)))
 
 
 def _r(x: np.ndarray, y: np.ndarray, order: bool) -> float:
     """Pearson's r, or Spearman's ρ: Pearson's of ranks."""
     if order:
-        x = rankdata(x)
-        y = rankdata(y)
+        x, y = rankdata(x), rankdata(y)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         raise InputError("what does not vary over blocks has no correlation")
     return float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1))

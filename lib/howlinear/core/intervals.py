@@ -26,23 +26,19 @@ def half_width(variance: float, degrees: int | float, confidence: float = CONFID
     return float(student_t.ppf((1 + confidence) / 2, degrees) * variance**0.5)
 
 
-def left_out(folds: Sequence[Moments]) -> Iterator[Moments]:
-    """Moments of all folds but each in turn, one at a time: what `Estimate.jackknife` asks a value of."""
-    yield from _without_each([], folds)
+def left_out(folds: Sequence[Moments], outside: Sequence[Moments] = ()) -> Iterator[Moments]:
+    """Moments of all folds but each in turn, one at a time: what `Estimate.jackknife` asks a value of.
 
-
-def _without_each(outside: list[Moments], folds: Sequence[Moments]) -> Iterator[Moments]:
-    """Moments of `outside` and of all `folds` but each in turn.
-
-    By halves, so that n folds are added up n log₂ n times and not n² times: what is outside of a half is added up once.
+    By halves, so that n folds are added up n log₂ n times and not n² times: what is `outside` of a half, and belongs to
+    all that is left of it, is added up once.
     """
     if len(folds) == 1:
         yield from outside
         return
     half = len(folds) // 2
     first, second = folds[:half], folds[half:]
-    yield from _without_each([Moments.total(chain(outside, second))], first)
-    yield from _without_each([Moments.total(chain(outside, first))], second)
+    yield from left_out(first, [Moments.total(chain(outside, second))])
+    yield from left_out(second, [Moments.total(chain(outside, first))])
 
 
 def fold_means(values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Float[np.ndarray, " folds"]:

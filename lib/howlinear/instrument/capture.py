@@ -82,11 +82,8 @@ class Sample:
 
     def moments(self, test: bool) -> list[Moments]:
         """Moments per document fold of one side's rows, folds in order."""
-        by_fold = []
-        for rows in self.folds(test):
-            empty = Moments(self.x.shape[1], self.y.shape[1])
-            by_fold.append(empty.update(self.x[rows], self.y[rows]))
-        return by_fold
+        widths = self.x.shape[1], self.y.shape[1]
+        return [Moments(*widths).update(self.x[rows], self.y[rows]) for rows in self.folds(test)]
 
 
 @dataclass(frozen=True)

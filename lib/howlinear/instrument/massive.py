@@ -98,9 +98,7 @@ class HeavyRows:
     @classmethod
     def merged(cls, parts: Sequence[HeavyRows]) -> HeavyRows:
         """The heavy rows of all parts of one block: beyond the cut of the largest median, and the heaviest below."""
-        tensors: dict[str, Tensor] = {}
-        for name in parts[0]._by_row():
-            tensors[name] = torch.cat([getattr(part, name) for part in parts])
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0]._by_row()}
         return cls(**tensors, median=max(part.median for part in parts))._pruned()
 
     def _count_beyond(self, multiple: float) -> int:
