@@ -13,23 +13,25 @@ WIDTH, OUTPUTS = 10, 6
 LIMIT = 0.5  # signal and noise have the same variance in every case below
 
 
-def test_a_case_by_hand():
-    # u = 0.2 of its own rows and u' = 0.45 of others: √0.09 = 0.3 is left in the limit, and v / n = 1 − √(0.2 / 0.45)
-    assert limits.limit(0.8, 0.55) == pytest.approx(0.7)
-    assert limits.optimism(0.8, 0.55) == pytest.approx(1 / 3)
-    assert limits.enough(0.8, 0.55)
-
-
-def test_sides_that_agree_are_the_limit():
-    assert limits.limit(0.4, 0.4) == pytest.approx(0.4)
-    assert limits.optimism(0.4, 0.4) == 0
-
-
-@pytest.mark.parametrize(("in_sample", "held_out"), [(1.0, 1.0), (1 + 1e-15, 1 - 1e-14), (1 - 1e-15, 1.0)])
-def test_what_is_exactly_linear_is_so_in_the_limit_whatever_the_rounding(in_sample, held_out):
-    assert limits.limit(in_sample, held_out) == pytest.approx(1)
-    assert limits.optimism(in_sample, held_out) == 0
-    assert limits.enough(in_sample, held_out)
+@pytest.mark.parametrize(
+    ("in_sample", "held_out", "limit", "optimism", "enough"),
+    [
+        # u = 0.2 of its own rows and u' = 0.45 of others: √0.09 = 0.3 is left in the limit, v / n = 1 − √(0.2 / 0.45)
+        (0.8, 0.55, 0.7, 1 / 3, True),
+        (0.4, 0.4, 0.4, 0, True),  # sides that agree are the limit
+        (1.0, 1.0, 1, 0, True),  # what is exactly linear is so in the limit, whatever the rounding
+        (1 + 1e-15, 1 - 1e-14, 1, 0, True),
+        (1 - 1e-15, 1.0, 1, 0, True),
+        (1 - 1e-9, 1 - 2.25e-9, 1, 1 / 3, True),  # and what is left of a nearly linear block is no rounding
+        (1.0, 0.5, 1, 1, False),  # a fit that misses nothing of its own rows follows them wholly
+        (0.75, 0.0, 0.5, 0.5, True),  # rows are enough up to a half: √(0.25 / 1)
+        (0.75, -0.01, 1 - 0.2525**0.5, 1 - (0.25 / 1.01) ** 0.5, False),
+    ],
+)
+def test_cases_by_hand(in_sample, held_out, limit, optimism, enough):
+    assert limits.limit(in_sample, held_out) == pytest.approx(limit)
+    assert limits.optimism(in_sample, held_out) == pytest.approx(optimism, rel=1e-6, abs=0)
+    assert limits.enough(in_sample, held_out) == enough
 
 
 def test_independent_gaussian_rows_have_optimism_p_over_n():
@@ -130,17 +132,3 @@ def test_the_limits_interval_is_of_the_confidence_asked_for(confidence):
     usual, asked = ceiling(train, test).limit, ceiling(train, test, confidence=confidence).limit
     assert asked.value == usual.value
     assert (asked.half_width > usual.half_width) == (confidence > 0.95)
-
-
-def test_a_fit_that_misses_nothing_of_its_own_rows_follows_them_wholly():
-    assert limits.optimism(1.0, 0.5) == 1
-    assert not limits.enough(1.0, 0.5)
-
-
-def test_what_is_left_of_a_nearly_linear_block_is_no_rounding():
-    assert limits.optimism(1 - 1e-9, 1 - 4e-9) == pytest.approx(0.5, rel=1e-4)
-
-
-def test_rows_are_enough_up_to_half():
-    assert limits.enough(0.75, 0.0)  # √(0.25 / 1) is a half
-    assert not limits.enough(0.75, -0.01)

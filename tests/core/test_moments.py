@@ -140,11 +140,6 @@ def test_another_device_multiplies_to_the_same(monkeypatch):
     torch.testing.assert_close(here, there, rtol=1e-13, atol=1e-13)
 
 
-def test_moments_in_main_memory_are_not_copied():
-    moments = moments_of(*random_rows(20))
-    assert moments.cpu() is moments
-
-
 def test_rows_given_are_left_alone():
     x, y = random_rows(20)
     kept = x.clone(), y.clone()
@@ -163,11 +158,12 @@ def test_tensors_are_the_way_to_a_file_and_back(tmp_path):
     assert_same(again.update(*random_rows(5)), moments.update(*random_rows(5)), 1e-12)
 
 
-def test_moments_on_a_device_are_independent_of_the_original():
+def test_moments_on_a_device_are_independent_of_the_original_and_in_main_memory_themselves():
     moments = moments_of(*random_rows(20))
     before = moments.copy()
     moments.to("cpu").update(*random_rows(5, seed=1))
     assert_same(moments, before, 0)
+    assert moments.cpu() is moments
 
 
 @pytest.mark.parametrize(
@@ -183,10 +179,6 @@ def test_values_that_are_not_finite_are_refused_and_nothing_is_added(values, sid
     with pytest.raises(InputError, match="NaN or infinity among 10 rows"):
         moments.update(*bad)
     assert_same(moments, before, 0)
-
-
-def test_moments_know_how_to_introduce_themselves():
-    assert repr(Moments(5, 3)) == "Moments(n=0, d_in=5, d_out=3)"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e200])
@@ -270,11 +262,10 @@ def test_rows_with_gradients_leave_no_graph():
     assert not any(tensor.requires_grad for tensor in moments.tensors().values())
 
 
-def eps_of(moments):
-    return moments.eps_x, moments.eps_y
-
-
 def test_moments_know_the_coarsest_rows_they_saw():
+    def eps_of(moments):
+        return moments.eps_x, moments.eps_y
+
     x, y = random_rows(20)
     double, single, half = (torch.finfo(dtype).eps for dtype in (torch.float64, torch.float32, torch.bfloat16))
     assert eps_of(Moments(5, 3)) == (0, 0)

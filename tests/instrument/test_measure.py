@@ -11,7 +11,7 @@ import torch
 from conftest import BLOCKS, WIDTH
 from helpers.made_up import ceiling_of, made_up_profile, within
 from helpers.nearly import assert_same_profile
-from helpers.reference import held_out_r2
+from helpers.reference import least_squares, pooled_r2, r2_by_feature
 from howlinear.app import page
 from howlinear.app.console import profile_columns
 from howlinear.app.measurement import Measurement
@@ -47,7 +47,11 @@ def test_every_block_equals_least_squares_on_its_rows(model, rows):
     for block, found in capture(model, rows, sample=rows.ids.numel()).items():
         kept = found.sample
         train, test = ((kept.x[side], kept.y[side]) for side in (~kept.test, kept.test))
-        assert profile[block].r2 == pytest.approx(held_out_r2(train, test), abs=1e-9)
+        weight, bias, rank = least_squares(*train)
+        assert profile[block].rank == rank
+        assert profile[block].r2 == pytest.approx(pooled_r2(*test, weight, bias), abs=1e-9)
+        by_feature = r2_by_feature(*test, weight, bias)
+        np.testing.assert_allclose(profile[block].r2_per_feature, by_feature, rtol=0, atol=1e-8)
         values = np.linalg.eigvalsh(np.cov(test[1].double(), rowvar=False))
         expected = values.sum() ** 2 / np.square(values).sum()
         assert profile.effective_ranks[block] == pytest.approx(expected, rel=1e-9)
