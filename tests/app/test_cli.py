@@ -64,6 +64,18 @@ def text(tmp_path):
     return path
 
 
+@pytest.fixture
+def done(howlinear):
+    """Runs the command, which must succeed without a word on standard error; what it prints."""
+
+    def run(*arguments):
+        code, out, err = howlinear(*arguments)
+        assert (code, err) == (0, "")
+        return out
+
+    return run
+
+
 def files_below(folder):
     """Kind → a file, and the options that have a command write all of them."""
     options = {"json": "--json", "csv": "--csv", "html": "--html", "svg": "--plot"}
@@ -91,11 +103,10 @@ def run_without_torch(*words):
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
 
 
-def test_measure_writes_the_documented_json_and_a_table(howlinear, text, tmp_path):
+def test_measure_writes_the_documented_json_and_a_table(done, text, tmp_path):
     target = tmp_path / "out.json"
     options = ("--corpus", text, "--rows", 4096, "--blocks", "0,3", "--json", target)
-    code, out, _ = howlinear("measure", "mini-gpt2", *options)
-    assert code == 0
+    out = done("measure", "mini-gpt2", *options)
     assert "R²_lin" in out
     assert "24 train rows for each input" in out
     written = json.loads(target.read_text())
@@ -113,11 +124,10 @@ def test_measure_writes_the_documented_json_and_a_table(howlinear, text, tmp_pat
 
 
 @pytest.mark.parametrize(("kind", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
-def test_measure_draws_the_profile(howlinear, text, folder, tmp_path, kind, begins):
+def test_measure_draws_the_profile(done, text, folder, tmp_path, kind, begins):
     target = tmp_path / f"profile.{kind}"
     options = ("--corpus", text, "--rows", 4096, "--blocks", "0,2", "--plot", target)
-    code, out, _ = howlinear("measure", folder, *options)
-    assert code == 0
+    out = done("measure", folder, *options)
     assert "R²_lin" in out
     assert target.read_bytes().startswith(begins)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", target.name, "whole"]
@@ -144,12 +154,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_measure_says_in_one_line_how_rows_were_made_of_a_text(howlinear, text, folder, tmp_path):
+def test_measure_says_in_one_line_how_rows_were_made_of_a_text(done, text, folder, tmp_path):
     text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes().replace(b"\n\n", b"\r\n \r\n"))
     target = tmp_path / "out.json"
     options = ("--corpus", text, "--rows", 4096, "--blocks", 0, "--json", target)
-    code, out, _ = howlinear("measure", folder, *options)
-    assert code == 0
+    out = done("measure", folder, *options)
     (line,) = [line for line in out.splitlines() if line.startswith("text: ")]
     assert line == f"text: {json.loads(target.read_text())['text']}"
     assert f"documents of {text}" in line
@@ -180,12 +189,11 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(refused, monkeypatch, tmp_p
     refused(message, *arguments)
 
 
-def test_every_command_has_examples_in_its_help_and_they_can_be_typed(howlinear):
+def test_every_command_has_examples_in_its_help_and_they_can_be_typed(done):
     shown = [command.callback.__name__ for command in cli.app.registered_commands if not command.hidden]
     assert sorted(cli.EXAMPLES) == sorted(shown)
     for name, examples in cli.EXAMPLES.items():
-        code, out, _ = howlinear(name, "--help")
-        assert code == 0
+        out = done(name, "--help")
         for example in examples:
             assert " ".join(example.split()) in " ".join(out.split())
             program, command, *words = shlex.split(example)
@@ -193,13 +201,12 @@ def test_every_command_has_examples_in_its_help_and_they_can_be_typed(howlinear)
             typer.main.get_command(cli.app).commands[name].make_context(name, words)  # is parsed, and not run
 
 
-def test_the_first_help_has_an_example_of_every_command_and_of_fresh_what_it_costs(howlinear, monkeypatch):
-    code, out, _ = howlinear("--help")
-    assert code == 0
+def test_the_first_help_has_an_example_of_every_command_and_of_fresh_what_it_costs(done, monkeypatch):
+    out = done("--help")
     for name, examples in cli.EXAMPLES.items():
         assert examples[0] in " ".join(out.split()), name
     monkeypatch.setenv("COLUMNS", "200")
-    _, out, _ = howlinear("measure", "--help")
+    out = done("measure", "--help")
     assert "four times" in " ".join(re.sub("[│|]", " ", out).split())
 
 
@@ -238,23 +245,17 @@ def test_a_data_set_of_the_hub_is_asked_for_before_the_model_is_loaded(refused, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_target_in_the_place_of_a_file_is_one_clear_line(refused, text):
-    blocked = text / "out.json"
-    refused(f"cannot write {blocked}", "measure", "mini-gpt2", "--corpus", text, "--json", blocked)
-
-
-def test_a_target_without_a_folder_lies_in_the_one_we_are_in(howlinear, monkeypatch, text, folder, tmp_path):
+def test_a_target_without_a_folder_lies_in_the_one_we_are_in(done, monkeypatch, text, folder, tmp_path):
     monkeypatch.chdir(tmp_path)
     options = ("--corpus", text, "--rows", 4096, "--blocks", 0, "--json", "out.json")
-    assert howlinear("measure", folder, *options)[0] == 0
+    done("measure", folder, *options)
     assert (tmp_path / "out.json").exists()
 
 
-def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(howlinear, text, folder, tmp_path):
+def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(done, text, folder, tmp_path):
     page, target = tmp_path / "report.html", tmp_path / "out.json"
     options = ("--corpus", text, "--rows", 4100, "--swap", "--html", page, "--json", target)
-    code, out, _ = howlinear("measure", folder, *options)
-    assert code == 0
+    out = done("measure", folder, *options)
     assert "4,096 rows of the 4,100 asked for: whole sequences of 128 tokens" in out
     model = load_model(folder)
     profile = measure(model, load_corpus(str(text), model), 4100)
@@ -270,14 +271,13 @@ def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(howlinea
     assert profile.outlook in html
 
 
-def test_several_models_are_measured_as_each_alone_and_written_together(howlinear, text, folder, tmp_path):
+def test_several_models_are_measured_as_each_alone_and_written_together(done, text, folder, tmp_path):
     other, third = (tmp_path / place / folder.name for place in ("elsewhere", "third"))  # of the same last name
     shutil.copytree(folder, other)
     shutil.copytree(folder, third)
     options = ("--corpus", text, "--rows", 4096, "--blocks", "0,2")
     files, targets = files_below(tmp_path)
-    code, out, err = howlinear("measure", folder, other, third, *options, *targets)
-    assert (code, err) == (0, "")
+    out = done("measure", folder, other, third, *options, *targets)
     models = [str(folder), str(other), str(third)]
     alone = [measure(load_model(model), str(text), 4096, blocks=[0, 2]) for model in models]
     frames = pd.concat([profile.to_frame() for profile in alone], ignore_index=True)
@@ -302,7 +302,7 @@ def test_several_models_are_refused_before_any_work(refused, monkeypatch, text, 
     refused("--work keeps one", "measure", folder, "mini-gpt2", "--corpus", text, "--work", tmp_path / "work")
 
 
-def test_no_file_is_replaced_unasked(howlinear, refused, monkeypatch, text, folder, tmp_path):
+def test_no_file_is_replaced_unasked(done, refused, monkeypatch, text, folder, tmp_path):
     """Whatever writes it, a file that is there is refused before any work, and replaced with --force."""
     options = ("measure", folder, "--corpus", text, "--rows", 4096, "--blocks", 0)
     files, targets = files_below(tmp_path)
@@ -315,18 +315,17 @@ def test_no_file_is_replaced_unasked(howlinear, refused, monkeypatch, text, fold
                     there = f"cannot write {target}: it is there already; name another, or add --force"
                     refused(there, *command, f"--{kind}", target)
         assert target.read_text() == "mine"
-    assert howlinear(*options, *targets, "--force")[0] == 0
+    done(*options, *targets, "--force")
     assert all(target.read_text() != "mine" for target in files.values())
     refused("cannot write", *options, "--json", files["json"] / ".." / "y.json", "--force")
     (tmp_path / "folder.csv").mkdir()
     refused("it is a folder", *options, "--csv", tmp_path / "folder.csv", "--force")
 
 
-def test_fresh_says_what_was_before_training_everywhere(howlinear, text, folder, tmp_path):
+def test_fresh_says_what_was_before_training_everywhere(done, text, folder, tmp_path):
     files, targets = files_below(tmp_path)
     options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", "--seed", 3]
-    code, out, err = howlinear("measure", folder, *options, "--fresh", *targets)
-    assert (code, err) == (0, "")
+    out = done("measure", folder, *options, "--fresh", *targets)
     model = load_model(folder)
     rows = load_corpus(str(text), model).rows(4 * 4096, seed=3)
     expected = baseline(model, rows, 3, first=4055)
@@ -346,13 +345,13 @@ def test_fresh_says_what_was_before_training_everywhere(howlinear, text, folder,
     line = f"before training, the same architecture with fresh weights on {expected.rows:,} rows"
     assert sum(text.startswith(line) for text in out.splitlines()) == 1
     assert line in html
-    howlinear("measure", folder, *options, "--plot", tmp_path / "alone.svg")
+    done("measure", folder, *options, "--plot", tmp_path / "alone.svg")
     assert files["svg"].read_text().count("<path") > (tmp_path / "alone.svg").read_text().count("<path")
 
 
-def test_fresh_goes_layer_by_layer_as_well(howlinear, text, folder, tmp_path):
+def test_fresh_goes_layer_by_layer_as_well(done, text, folder, tmp_path):
     options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", "--seed", 3, "--layerwise", "--fresh"]
-    assert howlinear("measure", folder, *options, "--csv", tmp_path / "out.csv")[0] == 0
+    done("measure", folder, *options, "--csv", tmp_path / "out.csv")
     model = load_on_disk(folder)
     expected = baseline(model, load_corpus(str(text), model).rows(4 * 4096, seed=3), 3, first=4055)
     table = pd.read_csv(tmp_path / "out.csv")
@@ -403,32 +402,16 @@ def test_a_model_that_cannot_be_had_untrained_is_one_line_and_nothing_is_measure
     assert not (tmp_path / "out.json").exists()
 
 
-def test_a_model_that_predicts_nothing_has_no_costs_and_says_so(howlinear, text, tmp_path, tokenizer):
+def test_a_model_that_predicts_nothing_has_no_costs_and_says_so(done, text, tmp_path, tokenizer):
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
     )
     BertModel(config).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     options = ("--corpus", text, "--rows", 4096, "--swap", "--html", tmp_path / "report.html")
-    code, out, _ = howlinear("measure", tmp_path / "bert", *options)
-    assert code == 0
+    out = done("measure", tmp_path / "bert", *options)
     assert [line for line in out.splitlines() if "--swap" in line] == [NO_COSTS]
     assert NO_COSTS in (tmp_path / "report.html").read_text()
-
-
-def test_compare_lays_two_models_on_each_other(howlinear, text, folder, tmp_path):
-    target, drawing = tmp_path / "out.json", tmp_path / "both.svg"
-    options = ("--corpus", text, "--rows", 4096, "--json", target, "--plot", drawing)
-    code, out, _ = howlinear("compare", folder, folder, *options)
-    assert code == 0
-    assert "paired: both read the same rows" in out
-    assert "differ beyond the interval in no block" in out
-    written = json.loads(target.read_text())
-    assert [block["value"] for block in written["difference"]] == [0.0, 0.0, 0.0]
-    assert written["paired"] is True
-    assert written["distance"]["value"] == 0
-    assert [block["r2"] for block in written["first"]["blocks"]] == [b["r2"] for b in written["second"]["blocks"]]
-    assert drawing.is_file()
 
 
 @pytest.mark.parametrize(
@@ -442,12 +425,11 @@ def test_two_that_are_compared_never_have_one_name(pairs, names):
     assert cli.two_names(pairs) == names
 
 
-def test_compare_lays_two_texts_on_each_other(howlinear, text, folder, tmp_path):
+def test_compare_lays_two_texts_on_each_other(done, text, folder, tmp_path):
     other, target = tmp_path / "other.txt", tmp_path / "out.json"
     other.write_text("\n\n".join(reversed(text.read_text().upper().split("\n\n"))))
     options = ("--corpus", text, "--corpus", other, "--rows", 4096, "--json", target)
-    code, out, _ = howlinear("compare", folder, *options)
-    assert code == 0
+    out = done("compare", folder, *options)
     assert "not paired: the rows differ" in out
     written = json.loads(target.read_text())
     blocks = zip(written["difference"], written["first"]["blocks"], written["second"]["blocks"], strict=True)
@@ -458,11 +440,10 @@ def test_compare_lays_two_texts_on_each_other(howlinear, text, folder, tmp_path)
         assert (difference["high"] - difference["low"]) / 2 == pytest.approx(math.hypot(*halves), abs=3e-4)
 
 
-def test_what_is_measured_of_a_block_is_named_everywhere(howlinear, refused, text, folder, tmp_path):
+def test_what_is_measured_of_a_block_is_named_everywhere(done, refused, text, folder, tmp_path):
     options = ("--corpus", text, "--rows", 4096, "--site", "attention")
     targets = ("--json", tmp_path / "a.json", "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv")
-    code, out, _ = howlinear("measure", folder, *options, "--swap", *targets)
-    assert code == 0
+    out = done("measure", folder, *options, "--swap", *targets)
     assert "attention of" in out
     written = json.loads((tmp_path / "a.json").read_text())
     expected = measure(load_model(str(folder)), str(text), rows=4096, site="attention", swap=True)
@@ -474,19 +455,17 @@ def test_what_is_measured_of_a_block_is_named_everywhere(howlinear, refused, tex
     assert "of a block’s attention" in (tmp_path / "a.html").read_text()
     refused("howlinear: site 'head': give ffn, attention, layer", "measure", folder, *options[:-1], "head")
 
-    code, out, _ = howlinear("compare", folder, folder, *options, "--csv", tmp_path / "both.csv")
-    assert code == 0
+    out = done("compare", folder, folder, *options, "--csv", tmp_path / "both.csv")
     both = pd.read_csv(tmp_path / "both.csv")
     assert both["model"].str.startswith("attention of").all()
     assert both.groupby("model").size().tolist() == [len(expected)] * 2  # the same name twice is two names
     assert both["r2"].tolist() == pytest.approx(2 * [found.r2 for found in expected.values()])
 
 
-def test_tokens_writes_a_page_and_a_table_and_replaces_none_unasked(howlinear, refused, text, folder, tmp_path):
+def test_tokens_writes_a_page_and_a_table_and_replaces_none_unasked(done, refused, text, folder, tmp_path):
     page, table = tmp_path / "t.html", tmp_path / "t.csv"
     options = ("--corpus", text, "--rows", 4096, "--tokens", 512, "--html", page, "--csv", table)
-    code, out, err = howlinear("tokens", folder, *options)
-    assert (code, err) == (0, "")
+    out = done("tokens", folder, *options)
     assert "512 held-out tokens" in out
     model = load_model(str(folder))
     expected = token_errors(model, measure(model, str(text), rows=4096), tokens=512)
@@ -497,22 +476,26 @@ def test_tokens_writes_a_page_and_a_table_and_replaces_none_unasked(howlinear, r
     before = page.read_bytes(), table.read_bytes()
     refused("is there already", "tokens", folder, *options)
     assert (page.read_bytes(), table.read_bytes()) == before
-    assert howlinear("tokens", folder, *options, "--site", "layer", "--force")[0] == 0
+    done("tokens", folder, *options, "--site", "layer", "--force")
     assert table.read_bytes() != before[1]
     too_many = ("--tokens", 10_000, "--html", tmp_path / "new.html")
     refused("at most 8,192", "tokens", folder, "--corpus", text, *too_many)
 
 
-def test_compare_takes_blocks_and_batches_and_draws_swaps(howlinear, text, folder, tmp_path):
+def test_compare_lays_two_models_on_each_other_and_draws_swaps(done, text, folder, tmp_path):
     files, targets = files_below(tmp_path)
     options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", "--batch-size", 5, "--swap"]
-    code, out, err = howlinear("compare", folder, folder, *options, *targets)
-    assert (code, err) == (0, "")
+    out = done("compare", folder, folder, *options, *targets)
+    assert "paired: both read the same rows" in out
     assert "differ beyond the interval in no block" in out
     expected = measure(load_model(folder), str(text), 4096, blocks=[0, 2], swap=True)
     written = json.loads(files["json"].read_text())
+    assert written["paired"] is True
     assert written["correlation"] is None  # over two blocks
+    assert [block["value"] for block in written["difference"]] == [0.0, 0.0]
+    assert written["distance"]["value"] == 0
     assert [block["block"] for block in written["first"]["blocks"]] == [0, 2]
+    assert [block["r2"] for block in written["first"]["blocks"]] == [b["r2"] for b in written["second"]["blocks"]]
     table = pd.read_csv(files["csv"])
     assert table["dppl"].tolist() == pytest.approx(2 * [cost.delta for cost in expected.costs.values()], rel=1e-4)
     assert files["svg"].read_text().count('id="axes_') == 2
@@ -672,24 +655,22 @@ def check_costs(said, folder, out, text, seed=0):
     return whole, small, rows
 
 
-def test_compress_writes_a_folder_that_costs_what_it_says(howlinear, text, folder, tmp_path):
+def test_compress_writes_a_folder_that_costs_what_it_says(done, text, folder, tmp_path):
     out, options = tmp_path / "small [1]", ("--corpus", text, "--rows", 4096, "--seed", 3)
-    code, said, err = howlinear("compress", folder, "--max-dppl", 500, "--out", out, *options)
-    assert (code, err) == (0, "")
+    said = done("compress", folder, "--max-dppl", 500, "--out", out, *options)
     _, small, _ = check_costs(said, folder, out, text, seed=3)
     assert sum(line.startswith("It stopped ") for line in said.splitlines()) == 1
     assert sorted(re.findall(r"^ +\d +(\d) +[+-]", said, re.MULTILINE)) == [str(b) for b in replaced(small.config)]
 
 
-def test_compress_asks_both_models_the_questions_of_a_task(howlinear, text, folder, tmp_path):
+def test_compress_asks_both_models_the_questions_of_a_task(done, text, folder, tmp_path):
     task, written = tmp_path / "mine.jsonl", tmp_path / "out.json"
     alike = [word for word in WORDS if len(word) == 5]  # so that no choice is the likelier for being short
     pairs = itertools.islice(itertools.permutations(alike, 2), 40)
     rows = [{"question": f"alpha{i}", "choices": pair, "answer": i % 2} for i, pair in enumerate(pairs)]
     task.write_text("\n".join(map(json.dumps, rows)))
     options = ("--corpus", text, "--rows", 4096, "--max-dppl", 1e6, "--json", written)
-    code, said, err = howlinear("compress", folder, "--task", task, "--out", tmp_path / "small", *options)
-    assert (code, err) == (0, "")
+    said = done("compress", folder, "--task", task, "--out", tmp_path / "small", *options)
     before, after = (accuracy(load_model(path), task) for path in (folder, tmp_path / "small"))
     assert before.correct.tolist() != after.correct.tolist()
     change = after.change_from(before)
@@ -738,11 +719,10 @@ def test_compress_goes_on_from_a_folder_of_its_own(howlinear, text, folder, tmp_
 
 
 @pytest.mark.parametrize("budget", [("--max-dppl", 500), ("--max-parameters", 0.9)])
-def test_compress_changes_some_blocks_alone_and_writes_it_in_every_form(howlinear, text, folder, tmp_path, budget):
+def test_compress_changes_some_blocks_alone_and_writes_it_in_every_form(done, text, folder, tmp_path, budget):
     files, targets = files_below(tmp_path)
     options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", *budget, "--out", tmp_path / "small"]
-    code, out, err = howlinear("compress", folder, *options, *targets)
-    assert (code, err) == (0, "")
+    out = done("compress", folder, *options, *targets)
     whole, small = load_model(folder), load_model(tmp_path / "small")
     counts = [[sum(p.numel() for p in site.parameters()) for site in sites(model)] for model in (whole, small)]
     assert counts[0][1] == counts[1][1]
@@ -760,10 +740,9 @@ def test_compress_changes_some_blocks_alone_and_writes_it_in_every_form(howlinea
 
 
 @pytest.mark.parametrize("more", [(), ("--alike",), ("--layerwise",)])
-def test_compress_to_a_share_of_the_parameters(howlinear, text, folder, tmp_path, more):
+def test_compress_to_a_share_of_the_parameters(done, text, folder, tmp_path, more):
     options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *more)
-    code, said, err = howlinear("compress", folder, "--out", tmp_path / "small", *options)
-    assert (code, err) == (0, "")
+    said = done("compress", folder, "--out", tmp_path / "small", *options)
     whole, small, rows = check_costs(said, folder, tmp_path / "small", text)
     assert small.num_parameters() <= 0.8 * whole.num_parameters()
     assert "Another hundredth of all parameters would cost" in said
@@ -781,8 +760,7 @@ def test_compress_to_a_share_of_the_parameters(howlinear, text, folder, tmp_path
                 longer = torch.cat([longer, model(longer).logits[:, -1:].argmax(-1)], 1)
         assert f"~~~~text\n{tokens.decode(longer[0, 24:])}\n~~~~" in whole_card
     if not more:  # and once more over it
-        code, _, err = howlinear("compress", folder, "--out", tmp_path / "small", "--force", *options)
-        assert (code, err) == (0, "")
+        done("compress", folder, "--out", tmp_path / "small", "--force", *options)
 
 
 @pytest.fixture
@@ -805,11 +783,10 @@ def as_decilm(text, tmp_path):
     return ("--corpus", text, "--rows", 4096, "--decilm", "--out", tmp_path / "small")
 
 
-def test_compress_in_the_form_of_decilm(howlinear, refused, saved_llama, as_decilm, folder, tmp_path):
+def test_compress_in_the_form_of_decilm(done, refused, saved_llama, as_decilm, folder, tmp_path):
     llama = saved_llama(width=32, units=128)
     options = (*as_decilm, "--max-dppl", 500)
-    code, said, err = howlinear("compress", tmp_path / "llama", *options)
-    assert (code, err) == (0, "")
+    said = done("compress", tmp_path / "llama", *options)
     config = json.loads((tmp_path / "small/config.json").read_text())
     assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
     card = unpadded((tmp_path / "small/README.md").read_text())
@@ -823,11 +800,10 @@ def test_compress_in_the_form_of_decilm(howlinear, refused, saved_llama, as_deci
 
 
 @pytest.mark.parametrize("more", [(), ("--layerwise",)])
-def test_compress_to_widths_that_decilm_has(howlinear, saved_llama, as_decilm, tmp_path, more):
+def test_compress_to_widths_that_decilm_has(done, saved_llama, as_decilm, tmp_path, more):
     """Planted: blocks of 600 units, which the form would write as 768; kept are 512 or 256, and none is padded."""
     llama = saved_llama(width=32, units=600)
-    code, said, err = howlinear("compress", tmp_path / "llama", *as_decilm, "--max-parameters", 0.7, *more)
-    assert (code, err) == (0, "")
+    said = done("compress", tmp_path / "llama", *as_decilm, "--max-parameters", 0.7, *more)
     config = json.loads((tmp_path / "small/config.json").read_text())
     widths = [block["ffn"]["ffn_mult"] * 32 / 1.5 for block in config["block_configs"]]
     assert set(widths) <= {256, 512}
@@ -851,10 +827,9 @@ def test_compress_to_widths_that_no_block_has_is_one_clear_line(refused, saved_l
     assert not (tmp_path / "small").exists()
 
 
-def test_compress_hidden_units_within_a_budget_of_perplexity(howlinear, text, folder, tmp_path):
+def test_compress_hidden_units_within_a_budget_of_perplexity(done, text, folder, tmp_path):
     options = ("--corpus", text, "--rows", 4096, "--max-dppl", 0.5, "--units")
-    code, said, err = howlinear("compress", folder, "--out", tmp_path / "small", *options)
-    assert (code, err) == (0, "")
+    said = done("compress", folder, "--out", tmp_path / "small", *options)
     whole, small, rows = check_costs(said, folder, tmp_path / "small", text)
     assert small.num_parameters() < 0.95 * whole.num_parameters()
     assert units_left(small.config)

@@ -53,6 +53,34 @@ def together(folder, size, work, *arguments):
     return exit_codes(started, SOON), [file.read_text() for file in said]
 
 
+def all_well(folder, size, work, *arguments):
+    """The same, where none of them has anything to say."""
+    codes, said = together(folder, size, work, *arguments)
+    assert (codes, "".join(said)) == ([0] * size, "")
+
+
+def keep(folder, index, profile, **more):
+    """Write down what a process has measured, for `assert_found`."""
+    maps = [found.map.weight for found in profile.values()]
+    torch.save({"profile": profile.to_dict(), "maps": maps, **more}, folder / f"{index}.pt")
+
+
+def assert_found(folder, processes, one, **more):
+    """Each of the processes has measured what one does alone, and kept `more` beside it."""
+    for index in processes:
+        found = torch.load(folder / f"{index}.pt")
+        assert {name: found[name] for name in more} == more
+        assert found["profile"]["perplexity"] == (one.perplexity and pytest.approx(one.perplexity, rel=1e-9))
+        assert_same_blocks(found["profile"], one.to_dict())
+        for weight, whole in zip(found["maps"], one.values(), strict=True):
+            assert torch.allclose(weight, whole.map.weight, rtol=0, atol=1e-9 * float(whole.map.weight.abs().max()))
+
+
+def assert_same_blocks(found, one):
+    for mine, whole in zip(found["blocks"], one["blocks"], strict=True):
+        assert mine == pytest.approx(whole, rel=1e-9)
+
+
 def some_rows():
     ids = torch.randint(80, (24, 32), generator=torch.Generator().manual_seed(1))
     return TokenRows.from_ids(ids, folds=3)
@@ -64,27 +92,20 @@ def some_rows():
 def keep_profile(folder, index, batch):
     with joined():
         model, rows = tiny("mini-gpt2"), some_rows()
-        profile = measure(model, rows, batch_size=batch)
         looked = measure(model, rows, batch_size=batch, tolerance=0.9)
-        maps = [found.map.weight for found in profile.values()]
-        torch.save({"profile": profile.to_dict(), "looked": looked.to_dict(), "maps": maps}, folder / f"{index}.pt")
+        keep(folder, index, measure(model, rows, batch_size=batch), looked=looked.to_dict())
 
 
 @pytest.mark.parametrize(("size", "batch"), [(2, 2), (7, 8)])
 def test_several_processes_measure_what_one_does(tmp_path, size, batch):
     """Of seven with six batches, one has none, and some see no held-out row."""
     one = measure(tiny("mini-gpt2"), some_rows(), batch_size=batch)
-    codes, said = together(tmp_path, size, keep_profile, batch)
-    assert (codes, "".join(said)) == ([0] * size, "")
+    all_well(tmp_path, size, keep_profile, batch)
+    assert_found(tmp_path, range(size), one)
     for index in range(size):
-        found = torch.load(tmp_path / f"{index}.pt")
-        assert found["profile"]["perplexity"] == pytest.approx(one.perplexity, rel=1e-9)
-        assert found["looked"]["stop"]["looks"] == 1
-        for profile in ("profile", "looked"):  # a single look is a plain measurement
-            for mine, whole in zip(found[profile]["blocks"], one.to_dict()["blocks"], strict=True):
-                assert mine == pytest.approx(whole, rel=1e-9)
-        for weight, whole in zip(found["maps"], one.values(), strict=True):
-            assert torch.allclose(weight, whole.map.weight, rtol=0, atol=1e-9 * float(whole.map.weight.abs().max()))
+        looked = torch.load(tmp_path / f"{index}.pt")["looked"]
+        assert looked["stop"]["looks"] == 1
+        assert_same_blocks(looked, one.to_dict())  # a single look is a plain measurement
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=60), st.integers(1, 20))
@@ -121,9 +142,7 @@ def keep_layers(folder, index, options, tight=None):
         layerwise.fills_memory = lambda _: True
     begun = noted_layers()
     with joined():
-        profile = measure(str(folder / "model"), some_rows(), swap=True, layerwise=True, **options)
-        maps = [found.map.weight for found in profile.values()]
-        torch.save({"profile": profile.to_dict(), "maps": maps, "begun": begun}, folder / f"{index}.pt")
+        keep(folder, index, measure(str(folder / "model"), some_rows(), swap=True, layerwise=True, **options), begun=begun)
 
 
 def keep_where_one_is_full(folder, index, full):
@@ -134,19 +153,14 @@ def keep_where_one_is_full(folder, index, full):
     begun = noted_layers()
     with joined(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        profile = measure(str(folder / "model"), some_rows())
-    torch.save({"profile": profile.to_dict(), "begun": begun}, folder / f"{index}.pt")
+        keep(folder, index, measure(str(folder / "model"), some_rows()), begun=begun)
 
 
 @pytest.mark.parametrize(("full", "begun"), [(None, []), (1, [0, 1, 2])])
 def test_all_processes_go_layer_by_layer_where_one_has_no_room(tmp_path, full, begun):
     one = measure(on_disk(tmp_path), some_rows())
-    codes, said = together(tmp_path, 2, keep_where_one_is_full, full)
-    assert (codes, "".join(said)) == ([0, 0], "")
-    for index in range(2):
-        found = torch.load(tmp_path / f"{index}.pt")
-        assert found["begun"] == begun
-        assert found["profile"]["perplexity"] == pytest.approx(one.perplexity, rel=1e-9)
+    all_well(tmp_path, 2, keep_where_one_is_full, full)
+    assert_found(tmp_path, range(2), one, begun=begun)
 
 
 def noted_layers():
@@ -162,25 +176,13 @@ def noted_layers():
     return begun
 
 
-def assert_found(folder, size, one, begun):
-    for index in range(size):
-        found = torch.load(folder / f"{index}.pt")
-        assert found["begun"] == begun
-        assert found["profile"]["perplexity"] == pytest.approx(one.perplexity, rel=1e-9)
-        for mine, whole in zip(found["profile"]["blocks"], one.to_dict()["blocks"], strict=True):
-            assert "dppl" in mine
-            assert mine == pytest.approx(whole, rel=1e-9)
-        for weight, whole in zip(found["maps"], one.values(), strict=True):
-            assert torch.allclose(weight, whole.map.weight, rtol=0, atol=1e-9 * float(whole.map.weight.abs().max()))
-
-
 @pytest.mark.parametrize(("size", "batch", "tight"), [(2, 2, None), (7, 8, None), (3, 2, 1)])
 def test_several_processes_measure_layer_by_layer_what_one_does(tmp_path, size, batch, tight):
     """Of seven with six batches, one has none; where one has little memory, moments are added up from files."""
     one = measure(on_disk(tmp_path), some_rows(), batch_size=batch, swap=True, layerwise=True)
-    codes, said = together(tmp_path, size, keep_layers, {"batch_size": batch}, tight)
-    assert (codes, "".join(said)) == ([0] * size, "")
-    assert_found(tmp_path, size, one, begun=[0, 1, 2])
+    assert len(one.costs) == 3
+    all_well(tmp_path, size, keep_layers, {"batch_size": batch}, tight)
+    assert_found(tmp_path, range(size), one, begun=[0, 1, 2])
 
 
 def lost_before_it_writes(folder, index, options):
@@ -203,9 +205,8 @@ def test_an_ended_run_of_several_processes_goes_on_where_all_of_them_were(tmp_pa
     assert codes[1] == -9
     kept = [sorted(file.name for file in (tmp_path / "work" / name).iterdir()) for name in ("process-1", "process-2")]
     assert [len(files) for files in kept] == [2, 1]
-    codes, said = together(tmp_path, 2, keep_layers, options)
-    assert (codes, "".join(said)) == ([0, 0], "")
-    assert_found(tmp_path, 2, one, begun=[1, 2])
+    all_well(tmp_path, 2, keep_layers, options)
+    assert_found(tmp_path, range(2), one, begun=[1, 2])
 
 
 def keep_reason(folder, index, options):
@@ -238,8 +239,7 @@ def few_batches():
 def keep_whole(folder, index):
     with joined(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        profile = measure(str(folder / "model"), few_batches(), layerwise=True)
-        torch.save(profile.to_dict(), folder / f"{index}.pt")
+        keep(folder, index, measure(str(folder / "model"), few_batches(), layerwise=True))
 
 
 def test_layers_that_cannot_be_called_one_by_one_are_measured_as_a_whole_by_all_processes(tmp_path):
@@ -248,9 +248,7 @@ def test_layers_that_cannot_be_called_one_by_one_are_measured_as_a_whole_by_all_
     one = measure(str(tmp_path / "model"), few_batches(), layerwise=False)
     codes, said = together(tmp_path, 9, keep_whole)
     assert codes == [0] * 9, said
-    found = torch.load(tmp_path / "8.pt")
-    for mine, whole in zip(found["blocks"], one.to_dict()["blocks"], strict=True):
-        assert mine == pytest.approx(whole, rel=1e-9)
+    assert_found(tmp_path, [8], one)
 
 
 # --- a process is lost
@@ -275,6 +273,11 @@ def command(folder):
     sizes = ("--rows", "2048", "--seq-len", "32")
     files = ("--corpus", folder / "mine.txt", "--json", folder / "out.json")
     return ["measure", str(folder / "model"), *map(str, files), *sizes]
+
+
+def by_command(folder, index, options=()):
+    sys.argv = ["howlinear", *command(folder), *options]
+    cli.main()
 
 
 def die(*_):
@@ -303,8 +306,7 @@ def fault(folder, index, where, victim, what):
             return usual(*args, **kwargs)
 
         setattr(home, name, faulty)
-    sys.argv = ["howlinear", *command(folder)]
-    cli.main()
+    by_command(folder, index)
 
 
 @pytest.mark.parametrize(("where", "victim"), [("capture", 0), ("join", 1), ("solve", 1)])
@@ -327,12 +329,10 @@ def test_an_error_in_one_process_is_reported_by_that_process(project):
 
 
 def other_text(folder, index):
-    sys.argv = ["howlinear", *command(folder)]
+    other = folder / "other.txt"
     if index:
-        other = folder / "other.txt"
         other.write_text((folder / "mine.txt").read_text().replace("river", "brook"))
-        sys.argv[4] = str(other)
-    cli.main()
+    by_command(folder, index, ["--corpus", str(other)] if index else [])
 
 
 def test_processes_with_different_texts_are_refused(project):
@@ -349,8 +349,7 @@ def full_disk(*_):
 
 def read_only(folder, index):
     numbers.save = full_disk
-    sys.argv = ["howlinear", *command(folder)]
-    cli.main()
+    by_command(folder, index)
 
 
 def test_a_file_that_cannot_be_written_ends_all_processes(project):
@@ -392,13 +391,7 @@ def test_torchrun_writes_what_one_process_writes(howlinear, project):
     one = json.loads((project / "out.json").read_text())
     assert len(two["blocks"]) == 3
     assert two["perplexity"] == pytest.approx(one["perplexity"], rel=1e-9)
-    for mine, whole in zip(two["blocks"], one["blocks"], strict=True):
-        assert mine == pytest.approx(whole, rel=1e-9)
-
-
-def by_command(folder, index, options):
-    sys.argv = ["howlinear", *command(folder), *options]
-    cli.main()
+    assert_same_blocks(two, one)
 
 
 @pytest.mark.parametrize("layerwise", [(), ("--layerwise",)])
@@ -412,9 +405,8 @@ def test_the_command_tries_swaps_and_the_model_before_training_in_several_proces
     for size in (2, 3):
         for end in ("untrained", "untrained_in_sample"):
             assert found[size][end] == pytest.approx(found[1][end], abs=1e-9)
-        for mine, whole in zip(found[size]["blocks"], found[1]["blocks"], strict=True):
-            assert "dppl" in mine
-            assert mine == pytest.approx(whole, rel=1e-9)
+        assert_same_blocks(found[size], found[1])
+    assert all("dppl" in block for block in found[1]["blocks"])
 
 
 # --- devices
