@@ -142,7 +142,8 @@ def keep_layers(folder, index, options, tight=None):
         layerwise.fills_memory = lambda _: True
     begun = noted_layers()
     with joined():
-        keep(folder, index, measure(str(folder / "model"), some_rows(), swap=True, layerwise=True, **options), begun=begun)
+        profile = measure(str(folder / "model"), some_rows(), swap=True, layerwise=True, **options)
+        keep(folder, index, profile, begun=begun)
 
 
 def keep_where_one_is_full(folder, index, full):

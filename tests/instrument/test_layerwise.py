@@ -210,15 +210,13 @@ def test_swaps_cost_what_they_cost_the_whole_model(site, tmp_path):
         assert found.costs[block].low == pytest.approx(cost.low, rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("option", [{"tolerance": 0.01}, {"tokens": True}])
-def test_what_takes_all_blocks_together_is_refused(option):
-    with pytest.raises(InputError, match="layer by layer"):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [({"tolerance": 0.01}, "layer by layer"), ({"tokens": True}, "layer by layer"), ({"work": "work"}, "by name")],
+)
+def test_what_takes_all_blocks_together_and_work_on_a_model_without_a_name_are_refused(option, message):
+    with pytest.raises(InputError, match=message):
         hl.measure(small("gpt2"), inputs("gpt2"), layerwise=True, **option)
-
-
-def test_work_is_for_models_by_name(tmp_path):
-    with pytest.raises(InputError, match="by name"):
-        hl.measure(small("gpt2"), inputs("gpt2"), layerwise=True, work=tmp_path / "work")
 
 
 def test_a_damaged_file_of_the_work_is_told(tmp_path):

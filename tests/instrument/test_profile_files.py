@@ -93,16 +93,13 @@ def test_a_measurement_with_swaps_has_their_costs_of_every_block(profile):
     assert "dppl" in lines[0]
 
 
-def test_no_file_is_replaced_unasked(profile, tmp_path):
+def test_no_file_is_replaced_unasked_or_written_of_another_kind(profile, tmp_path):
     (tmp_path / "p.json").write_text("mine")
     with pytest.raises(SourceError, match="there already"):
         profile.save(tmp_path / "p.json")
     assert (tmp_path / "p.json").read_text() == "mine"
     profile.save(tmp_path / "p.json", force=True)
     assert len(hl.load_profile(tmp_path / "p.json")) == len(profile)
-
-
-def test_another_kind_of_file_is_refused(profile, tmp_path):
     with pytest.raises(InputError, match="safetensors"):
         profile.save(tmp_path / "p.pickle")
 

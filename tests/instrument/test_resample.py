@@ -42,7 +42,4 @@ def test_moments_and_heavy_rows_stay_those_of_all_rows(gpt2, rows, stored):
     assert sum(moments.n for moments in [*found.train, *found.test]) == rows.count
     assert torch.equal(sum(found.train).sxx, sum(kept.train).sxx)
     assert found.heavy_rows().median == kept.heavy_rows().median
-
-
-def test_without_a_number_the_blocks_are_those_stored(gpt2, stored):
     assert resampled(stored, gpt2, None) is stored.blocks

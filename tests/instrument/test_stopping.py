@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -204,15 +203,6 @@ def test_rows_that_end_first_are_said_to_have_ended(gpt2, many, soon):
 def test_a_wide_block_is_first_looked_at_with_more_rows(gpt2, many, soon, monkeypatch):
     monkeypatch.setattr(stopping, "ROWS_PER_INPUT", 2_048 // WIDTH)
     assert measure(gpt2, many, tolerance=1e-6).stop.looks == 2
-
-
-def test_what_a_stop_says():
-    stop = Stop(0.01, True, 0.0056, 4, 2, 7, look_confidence(7))
-    looks = "look 2 of at most 7, intervals of 99.29% for 95 % over all looks"
-    widest = "the widest interval, of block 4, is ± 0.0056"
-    assert str(stop) == f"stopped within the tolerance of 0.01: {widest} ({looks})"
-    ended = f"no more rows, and the tolerance of 0.005 is not reached: {widest} ({looks})"
-    assert str(replace(stop, tolerance=0.005, reached=False)) == ended
 
 
 def test_a_single_look_is_a_plain_measurement(gpt2, many):

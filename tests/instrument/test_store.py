@@ -25,7 +25,7 @@ def test_a_capture_comes_back_as_it_was(captured, tmp_path):
     stored = load_capture(tmp_path / "c.safetensors")
     assert stored.about["perplexity"] == 2.5
     assert stored.rows.sha256 == rows.sha256
-    assert stored.rows.corpus == rows.corpus
+    assert (stored.rows.corpus, stored.rows.note) == (rows.corpus, "")
     assert list(stored.blocks) == [0, 1]
     for block, kept in blocks.items():
         back = stored.blocks[block]
@@ -37,20 +37,14 @@ def test_a_capture_comes_back_as_it_was(captured, tmp_path):
             assert [m.n for m in getattr(back, side)] == [m.n for m in getattr(kept, side)]
 
 
-def test_how_rows_were_made_comes_back_with_them(captured, tmp_path):
+def test_how_rows_were_made_comes_back_with_them_and_no_sample_where_there_is_none(captured, tmp_path):
     blocks, rows = captured
     path = tmp_path / "c.safetensors"
-    save_capture(path, blocks, replace(rows, left_out=("7 documents of a text",)), {})
-    assert load_capture(path).rows.note == "7 documents of a text"
-    save_capture(path, blocks, rows, {})
-    assert load_capture(path).rows.note == ""
-
-
-def test_a_capture_without_a_sample_has_none(captured, tmp_path):
-    blocks, rows = captured
-    plain = {block: type(kept)(kept.train, kept.test, kept.outputs, None) for block, kept in blocks.items()}
-    save_capture(tmp_path / "c.safetensors", plain, rows, {})
-    assert load_capture(tmp_path / "c.safetensors").blocks[0].sample is None
+    plain = {block: replace(kept, sample=None, heavy=None) for block, kept in blocks.items()}
+    save_capture(path, plain, replace(rows, left_out=("7 documents of a text",)), {})
+    stored = load_capture(path)
+    assert stored.rows.note == "7 documents of a text"
+    assert (stored.blocks[0].sample, stored.blocks[0].heavy) == (None, None)
 
 
 def test_a_block_is_read_when_it_is_asked_for(captured, tmp_path):

@@ -33,6 +33,14 @@ def calls(model, run):
     return counts
 
 
+def assert_one_at_a_time(model, ids, maps):
+    """The costs of all maps are those of a pass of its own for each."""
+    base, found = losses(model, ids), swap_costs(model, maps, ids)
+    for block, replacement in maps.items():
+        with swap(model, {block: replacement}):
+            assert found[block] == change(base, losses(model, ids))
+
+
 def test_the_model_is_left_as_it_was_even_by_an_exception(model, ids):
     expected = logits(model, ids)
 
@@ -47,18 +55,10 @@ def test_the_model_is_left_as_it_was_even_by_an_exception(model, ids):
 
 
 def test_a_layer_that_writes_into_its_input_changes_no_other_swap(gpt2, ids):
-    layer, maps = gpt2.transformer.h[1], {0: torch.negative, 1: torch.zeros_like}
+    layer = gpt2.transformer.h[1]
     own = layer.forward
     layer.forward = lambda x, *args, **named: own(x.mul_(2), *args, **named)
-    base, found = losses(gpt2, ids), swap_costs(gpt2, maps, ids)
-    for block, replacement in maps.items():
-        with swap(gpt2, {block: replacement}):
-            assert found[block] == change(base, losses(gpt2, ids))
-
-
-def test_a_block_that_is_not_there_is_refused(gpt2, ids):
-    with pytest.raises(InputError, match="no block"):
-        swap_losses(gpt2, {"first": (BLOCKS, torch.negative)}, held_out(ids))
+    assert_one_at_a_time(gpt2, ids, {0: torch.negative, 1: torch.zeros_like})
 
 
 # --- layers that cannot be called one by one
@@ -125,30 +125,24 @@ def test_of_every_family_nothing_before_a_swapped_layer_is_computed_for_the_swap
     assert runs(DEPTH - 1) == runs()
 
 
-def test_a_swap_that_overflows_is_refused(gpt2, ids):
+def test_what_has_no_cost_is_refused(gpt2, ids):
+    """No such block, no next token that is predicted, and a swap or a model that overflows."""
+    with pytest.raises(InputError, match="no block"):
+        swap_losses(gpt2, {"first": (BLOCKS, torch.negative)}, held_out(ids))
+    with pytest.raises(InputError, match="predicts no next token"):
+        swap_costs(gpt2.transformer, {1: torch.negative}, ids)
     with pytest.raises(InputError, match="the loss of sequence 0 is not finite"):
         swap_costs(gpt2, {1: lambda x: x * float("inf")}, ids)
-
-
-def test_a_model_that_overflows_is_refused(gpt2, ids):
     with torch.no_grad():
         gpt2.lm_head.weight.fill_(float("nan"))
     with pytest.raises(InputError, match="the loss of sequence 0 is not finite"):
         swap_losses(gpt2, {}, held_out(ids))
 
 
-def test_a_model_that_predicts_no_next_token_is_refused(gpt2, ids):
-    with pytest.raises(InputError, match="predicts no next token"):
-        swap_costs(gpt2.transformer, {1: torch.negative}, ids)
-
-
 def test_where_a_layer_reads_what_another_leaves_aside_every_swap_is_a_pass_of_its_own(gpt2, ids):
     """One that is called by itself finds what another sequence left there, or nothing."""
     reads_aside(gpt2.transformer.h[1].attn, gpt2.transformer.h[2].attn)
-    base, found = losses(gpt2, ids), swap_costs(gpt2, {0: torch.negative, 1: torch.negative}, ids)
-    for block in (0, 1):
-        with swap(gpt2, {block: torch.negative}):
-            assert found[block] == change(base, losses(gpt2, ids))
+    assert_one_at_a_time(gpt2, ids, {0: torch.negative, 1: torch.negative})
 
 
 def test_a_pass_is_of_as_many_sequences_as_asked_for(gpt2, ids):
@@ -167,7 +161,4 @@ def test_a_layer_that_gets_a_copy_is_a_pass_of_its_own(gpt2, ids):
     gpt2.transformer.h[1].register_forward_pre_hook(add_nothing)
     with pytest.raises(InseparableError):
         Layerwise(gpt2, [ids])
-    base, found = losses(gpt2, ids), swap_costs(gpt2, {0: torch.negative, 2: torch.negative}, ids)
-    for block in (0, 2):
-        with swap(gpt2, {block: torch.negative}):
-            assert found[block] == change(base, losses(gpt2, ids))
+    assert_one_at_a_time(gpt2, ids, {0: torch.negative, 2: torch.negative})
