@@ -337,6 +337,8 @@ def compare(
     chosen = parse_blocks(blocks)
     pairs = [(model, text) for model in models for text in corpora]
 
+    import pandas as pd
+
     from howlinear.app.console import comparison_notes, comparison_table
     from howlinear.ideas.corpora.comparison import comparison, measured
     from howlinear.models.ffn_sites import check_kind
@@ -351,9 +353,11 @@ def compare(
     names = two_names(pairs, of_site)
     compared = comparison(*both, names)
 
-    frame = both_frames(compared, names)
+    frames = [profile.to_frame().assign(model=name) for (profile, _), name in zip(both, names, strict=True)]
+    frame = pd.concat(frames, ignore_index=True)
     makers = {"--json": lambda: comparison_numbers(compared) | {"seed": seed}, "--csv": lambda: frame}
-    makers |= {"--plot": lambda: hl.plots.profile(frame), "--html": lambda: comparison_page(compared, names, seed)}
+    page = partial(comparison_page, compared, names, frame, seed)
+    makers |= {"--plot": lambda: hl.plots.profile(frame), "--html": page}
     write_files(targets, makers)
     show(comparison_table(compared, names, Console().width), comparison_notes(compared))
 
@@ -383,17 +387,8 @@ def comparison_numbers(compared: Comparison) -> dict[str, Any]:
     return content
 
 
-def both_frames(compared: Comparison, names: tuple[str, str]) -> pd.DataFrame:
-    """A row a block of either profile, its name in `model`."""
-    import pandas as pd
-
-    profiles = zip((compared.first, compared.second), names, strict=True)
-    frames = [profile.to_frame().assign(model=name) for profile, name in profiles]
-    return pd.concat(frames, ignore_index=True)
-
-
-def comparison_page(compared: Comparison, names: tuple[str, str], seed: int) -> str:
-    """What `--html` writes of a comparison."""
+def comparison_page(compared: Comparison, names: tuple[str, str], frame: pd.DataFrame, seed: int) -> str:
+    """What `--html` writes of a comparison; the frame has a row a block of either, its name as `model`."""
     from howlinear.app.console import comparison_columns, comparison_notes
     from howlinear.app.page import Section, render_page
     from howlinear.files import numbers
@@ -406,7 +401,7 @@ def comparison_page(compared: Comparison, names: tuple[str, str], seed: int) -> 
     settings["versions"] = ", ".join(f"{name} {version}" for name, version in numbers.versions().items())
     costs = compared.first.costs or compared.second.costs
     notes, columns = comparison_notes(compared), comparison_columns(compared)
-    figure = partial(hl.plots.profile, both_frames(compared, names))
+    figure = partial(hl.plots.profile, frame)
     section = Section(" beside ".join(names), notes, columns, settings)
     return render_page("comparison.html.jinja", figure, section, costs=costs)
 

@@ -108,10 +108,10 @@ def measure_untrained(
     model: PreTrainedModel,
     corpus: Corpus,
     rows: int,
-    seq_len: int = 128,
-    seed: int = 0,
-    blocks: list[int] | None = None,
-    site: str = "ffn",
+    seq_len: int,
+    seed: int,
+    blocks: list[int] | None,
+    site: str,
 ) -> Baseline:
     """R²_lin of the same architecture with fresh weights, on the same text: each block's bracket, in order of depth.
 

@@ -106,13 +106,12 @@ def measure(
     blocks = [each.block for each in chosen]
 
     # Text → token rows in document folds, a quarter of them held out
-    if tolerance is None:
-        packed = rows_of(corpus, model, ROWS if rows is None else rows, seq_len, seed)
-        looks = [torch.arange(len(packed.test))]  # one look, at all sequences
-    else:
+    if tolerance is not None:
         check_tolerance(tolerance)
-        packed = rows_of(corpus, model, MOST if rows is None else rows, seq_len, seed)
-        looks = schedule(packed, width_of(model))
+    usual = ROWS if tolerance is None else MOST
+    packed = rows_of(corpus, model, usual if rows is None else rows, seq_len, seed)
+    one_look = [torch.arange(len(packed.test))]  # at all sequences
+    looks = one_look if tolerance is None else schedule(packed, width_of(model))
     check_same_rows(packed)
     if tokens:
         Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # refused, if so, before the model runs
