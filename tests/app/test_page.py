@@ -104,28 +104,24 @@ def test_what_to_think_of_it_by_hand():
     r2 = [0.9, 0.5, 0.6, 0.3, 0.4, 0.8]
     deltas = [3.0, 0.2, 0.3, 0.1, 4.25, 0.4]
     span, dearest, massive, rank = thoughts(replace(made_up(r2, {1: 0.2, 2: 0.55}), costs=costing(deltas)))
-    assert span == "R²_lin goes from 0.300 (block 3) to 0.900 (block 0)."
-    assert dearest == (
-        "The costliest swap is that of block 4: its map costs +4.25 of perplexity in its place (95 % interval +3.75 to "
-        "+4.75), with an R²_lin of 0.400; 4 of 6 blocks have a higher one."
-    )
-    assert massive.startswith("Massive rows decide block 1: R²_lin rests on at most 12 of 1,280 rows")
-    assert massive.endswith("without them: block 1 0.50 → 0.20.")
+    assert "0.300 (block 3) to 0.900 (block 0)" in span
+    assert "block 4: its map costs +4.25 of perplexity in its place (95 % interval +3.75 to +4.75)" in dearest
+    assert "0.400; 4 of 6 blocks" in dearest
+    assert "block 1: R²_lin rests on at most 12 of 1,280 rows" in massive
+    assert massive.endswith("block 1 0.50 → 0.20.")
     rho = correlation(r2, deltas, order=True).r
-    assert rank.startswith("R²_lin alone does not rank blocks by what swapping them costs: over these 6 blocks")
     assert f"ρ of the two is {rho.value:+.2f} (95 % interval {rho.low:+.2f} to {rho.high:+.2f})" in rank
 
 
 def test_what_to_think_of_less():
     span, massive, rank = thoughts(made_up([0.5, 0.25]))
-    assert span == "R²_lin goes from 0.250 (block 1) to 0.500 (block 0)."
-    assert massive == "No block has a massive row, whose output is beyond 10 times the median norm."
-    assert rank == "R²_lin alone does not rank blocks by what swapping them costs; --swap measures the costs."
-    assert thoughts(made_up([0.5], {0: 0.45})) == [
-        "R²_lin of block 0 is 0.500; no other block was measured.",
-        "Some blocks have massive rows, but without them R²_lin would be nearly the same in each.",
-        "R²_lin alone does not rank blocks by what swapping them costs; --swap measures the costs.",
-    ]
+    assert "0.250 (block 1) to 0.500 (block 0)" in span
+    assert massive.startswith("No block has a massive row")
+    assert "--swap measures the costs" in rank
+    alone, massive, rank = thoughts(made_up([0.5], {0: 0.45}))
+    assert "block 0 is 0.500; no other block" in alone
+    assert "nearly the same" in massive
+    assert "--swap measures the costs" in rank
     assert "--swap" not in thoughts(made_up([0.5, 0.25], perplexity=None))[-1]  # an encoder has no such cost
 
 

@@ -56,13 +56,9 @@ def test_a_block_is_read_when_it_is_asked_for(captured, tmp_path):
         blocks[2]
 
 
-def test_a_missing_or_damaged_capture_says_what_to_do(captured, tmp_path):
+def test_a_missing_capture_says_what_to_do(tmp_path):
     path = tmp_path / "c.safetensors"
-    with pytest.raises(SourceError, match="remove it and run again"):
-        load_capture(path)
-    save_capture(path, *captured, {})
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(SourceError, match=f"cannot read capture {path}"):
+    with pytest.raises(SourceError, match=f"cannot read capture {path}.*; remove it and run again"):
         load_capture(path)
 
 

@@ -230,8 +230,6 @@ def test_wrong_arguments_are_one_line_each(gpt2, rows, tmp_path):
         "of another model": lambda: token_errors(gpt2, narrow, rows),
         "with a profile of 'ffn'": lambda: token_errors(gpt2, profile, site="layer"),
         "tokens=0": lambda: token_errors(gpt2, profile, tokens=0),
-        "is no text": lambda: token_errors(gpt2, profile, 3),
-        "block → map": lambda: token_errors(gpt2, [1], rows),
         "no token ids": lambda: token_errors(small("vit"), reads("vit", n=32)),
     }
     for message, call in calls.items():
