@@ -36,9 +36,6 @@ def unwrapped(model: Any) -> PreTrainedModel:
     """The `transformers` model that an object is, or wraps without changing what it computes.
 
     It may lie in several of `torch.compile`, `DataParallel` and `DistributedDataParallel`, in any order.
-
-    Raises:
-        InputError: anything else; says what it is, and what to give.
     """
     inside = model
     while isinstance(inside, nn.Module) and not isinstance(inside, PreTrainedModel):
@@ -52,8 +49,7 @@ def unwrapped(model: Any) -> PreTrainedModel:
         return inside
     if callable(getattr(inside, "merge_and_unload", None)):  # an adapter of peft: its part is not in the weights
         raise InputError(f"a {kind} is an adapter around a model: merge it first, model = model.merge_and_unload()")
-    parts = inside.named_modules() if isinstance(inside, nn.Module) else ()
-    for path, part in parts:
+    for path, part in inside.named_modules() if isinstance(inside, nn.Module) else ():
         if isinstance(part, PreTrainedModel):
             raise InputError(
                 f"a {kind} is no transformers model but holds one, a {type(part).__name__}: give that, "
@@ -92,8 +88,7 @@ _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 def alone(module: nn.Module) -> Iterator[None]:
     """While it lasts, no other thread runs or changes a module: its passes would be heard, and its swaps measured.
 
-    Raises:
-        InputError: another thread does. It is not waited for, as it may itself wait for this one.
+    One that does is not waited for, as it may itself wait for this one.
     """
     lock = _LOCKS.setdefault(getattr(module, "base_model", module), RLock())  # with its head or without
     if not lock.acquire(blocking=False):
@@ -109,11 +104,7 @@ def alone(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode while it lasts, so without dropout; every part is put back into the mode that it was in.
-
-    Raises:
-        InputError: another thread is using the module.
-    """
+    """In evaluation mode while it lasts, so without dropout; every part is put back into the mode that it was in."""
     with alone(module):
         training = [part for part in module.modules() if part.training]
         module.eval()
@@ -126,11 +117,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def undisturbed(model: PreTrainedModel) -> Iterator[None]:
-    """While it lasts, a model in evaluation mode and gradients to be had; torch's random numbers go on as before it.
-
-    Raises:
-        InputError: weights that were made in `torch.inference_mode`, which have no gradients ever.
-    """
+    """While it lasts, a model in evaluation mode and gradients to be had; torch's random numbers go on as before it."""
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise InputError("this model was made within torch.inference_mode and gives no gradients: make it outside")
     with evaluating(model), torch.inference_mode(False), torch.random.fork_rng(devices=[]):
@@ -171,10 +158,7 @@ def check_number(name: str, given: Any, example: str) -> None:
 
 
 def as_tensor(given: Any, name: str) -> Tensor:
-    """A tensor of what a user has, a tensor, an array, or lists; whole numbers of any width become int64.
-
-    In an error it is called by `name`.
-    """
+    """A tensor of what a user has, a tensor, an array, or lists; whole numbers of any width become int64."""
     try:
         tensor = tensor_of(given)
         odd = tensor.is_nested or tensor.is_meta or tensor.is_quantized

@@ -29,11 +29,7 @@ OPEN = 32.0  # SiLU(32) = 32 (1 − 1.3e-14)
 
 
 def check_llama(model: PreTrainedModel) -> None:
-    """Refuse a model that DeciLM's form has no words for.
-
-    Raises:
-        InputError: another family than LLaMA, another activation than SiLU, or heads that do not add up to the width.
-    """
+    """Refuse a model that DeciLM's form has no words for."""
     config = model.config
     if config.model_type != "llama":
         raise InputError(f"DeciLM's form is of LLaMA's family alone: this is a {config.model_type!r} model")

@@ -21,14 +21,8 @@ def copy_on_disk(
 ) -> PreTrainedModel:
     """Write a copy part by part.
 
-    Args:
-        model: the model.
-        write: writes what differs, and returns what the copy is built as, a model without weights.
-        folder: where the files go and stay, with what an ended run has written there; by default one that goes with
-            the copy.
-
-    Raises:
-        InputError: the model has weights that its files do not hold.
+    `write` writes what differs, and returns what the copy is built as, a model without weights. The files stay in a
+    folder, with what an ended run has written there; without one they go with the copy.
     """
     check_all_in_files(model)
     with ExitStack() as removed:

@@ -26,12 +26,7 @@ how many rows these matrices have."""
 
 
 class Draws:
-    """The weights of a model before training, in the place of `shards.Shards`.
-
-    Attributes:
-        device: where weights are brought to.
-        files: none.
-    """
+    """The weights of a model before training, in the place of `shards.Shards`; there are no files."""
 
     files: tuple[Path, ...] = ()
 

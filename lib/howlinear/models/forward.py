@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
@@ -53,8 +53,10 @@ def one_pass(model: PreTrainedModel) -> Iterator[None]:
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     token = _PASSED.set(set())
+    # Compiled code passes hooks and swaps by; where nothing is compiled, to import dynamo takes seconds for nothing.
+    as_written = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     try:
-        with uncompiled(), torch.random.fork_rng(devices, enabled=not model.training):
+        with as_written, torch.random.fork_rng(devices, enabled=not model.training):
             if not model.training:
                 torch.default_generator.manual_seed(0)
             if not model.training and devices:
@@ -121,20 +123,11 @@ def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[s
     return {name: given for name, given in inputs.items() if name != "use_cache"}
 
 
-def uncompiled() -> AbstractContextManager:
-    """While it lasts, what `torch.compile` compiled runs as it was written: compiled code passes hooks and swaps by."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and to import it takes seconds
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
 @contextmanager
 def running(model: PreTrainedModel) -> Iterator[None]:
     """While it lasts, a forward pass that fails is one line; a config that fits the weights may make no sense.
 
-    Raises:
-        SourceError: the model was loaded from somewhere, and fails at a single token as well.
-        InputError: it fails at what it was given.
+    It is a `SourceError` if the model was loaded from somewhere and fails at a single token as well.
     """
     try:
         yield

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -48,7 +47,9 @@ def converted(file: Path) -> Path:
     the file its own errors come out (`sources.UNLOADABLE`).
     """
     _check_begin(file)
-    _check_readers()
+    missing = [package for package in READERS if find_spec(package) is None]
+    if missing:
+        raise SourceError(f"GGUF files need {' and '.join(missing)}: pip install {' '.join(missing)}")
     below = Path("gguf", transformers.__version__, digest(file), file.stem)
     return made_once(below, lambda new: _convert(file, new))
 
@@ -66,19 +67,15 @@ def _check_begin(file: Path) -> None:
         raise SourceError(f"{file} is no GGUF file: it begins with {begin!r}, not {MAGIC!r}; download it again")
 
 
-def _check_readers() -> None:
-    missing = [package for package in READERS if find_spec(package) is None]
-    if missing:
-        raise SourceError(f"GGUF files need {' and '.join(missing)}: pip install {' '.join(missing)}")
-
-
 def _convert(file: Path, new: Path) -> None:
     """Read a GGUF file and save what it holds to a folder, sealed."""
     reader = _opened(file)
     parts = reader.get_field("split.count")
     if parts is not None and int(parts.contents()) > 1:
         raise _is_part(file, "one", str(parts.contents()))
-    with _without_its_bar(), TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
+    # The bar of the conversion heeds no setting of transformers': it is hidden where its other bars are.
+    bar = nullcontext() if logging.is_progress_bar_enabled() else redirect_stderr(StringIO())
+    with bar, TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
         model, report = AutoModelForCausalLM.from_pretrained(
             **options,
@@ -92,16 +89,6 @@ def _convert(file: Path, new: Path) -> None:
     model.save_pretrained(new)
     tokenizer.save_pretrained(new)
     seal(new, "*")
-
-
-@contextmanager
-def _without_its_bar() -> Iterator[None]:
-    """The bar of the conversion, which heeds no setting of `transformers`, is hidden where its other bars are."""
-    if logging.is_progress_bar_enabled():
-        yield
-    else:
-        with redirect_stderr(StringIO()):
-            yield
 
 
 def _opened(file: Path) -> GGUFReader:

@@ -73,18 +73,16 @@ def streams_hooked(
 @contextmanager
 def forwards_replaced(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
     """While it lasts, modules compute something else: module → what."""
-    with ExitStack() as stack:
+    own = {module: vars(module).get("forward") for module in forwards}  # instead of its class's, if anything
+    try:
         for module, forward in forwards.items():
-            stack.callback(_restore_forward, module, vars(module).get("forward"))
             module.forward = forward
         yield
-
-
-def _restore_forward(module: nn.Module, forward: Callable | None) -> None:
-    """`forward` is what the module itself had instead of its class's, if anything."""
-    del module.forward
-    if forward is not None:
-        module.forward = forward
+    finally:
+        for module, forward in own.items():
+            del module.forward
+            if forward is not None:
+                module.forward = forward
 
 
 def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:

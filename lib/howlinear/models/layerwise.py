@@ -52,10 +52,6 @@ class Layerwise:
             model: the model; it may be changed in the layers that are still to come.
             batches: token ids or keywords, as of `forward.trunk`.
             site: by which kind of site the layers are found (`ffn_sites.KINDS`).
-
-        Raises:
-            InseparableError: its layers cannot be called one by one.
-            InputError: it cannot be told where they are.
         """
         self.model = model
         self.stack = stack_of(model, site)
@@ -74,11 +70,7 @@ class Layerwise:
 
     @torch.no_grad()
     def advance(self, begin: Callable[[int], None] = lambda _: None) -> None:
-        """Move all streams through the next layer.
-
-        Args:
-            begin: is told the number of each batch before it passes.
-        """
+        """Move all streams through the next layer; `begin` is told the number of each batch before it passes."""
         with self.layer() as run:
             for place, stream in enumerate(self.streams):
                 begin(place)
@@ -93,11 +85,7 @@ class Layerwise:
 
     @contextmanager
     def layer(self) -> Iterator[Callable[[int, Tensor], Tensor]]:
-        """While it lasts, the weights of the next layer are there.
-
-        Yields:
-            A function of a batch's number and of a stream before the layer, which returns the stream behind it.
-        """
+        """While it lasts, the weights of the next layer are there: batch's number, stream before it → stream behind."""
         layer = self.layers[self.passed]
 
         def run(place: int, stream: Tensor) -> Tensor:
@@ -110,11 +98,7 @@ class Layerwise:
 
     @contextmanager
     def head(self) -> Iterator[Callable[[Inputs, Tensor], Tensor]]:
-        """While it lasts, what follows the last layer is there, the last norm and the head.
-
-        Yields:
-            A function of inputs and of their stream behind the last layer, which returns the model's logits.
-        """
+        """While it lasts, the last norm and the head are there: inputs, their stream behind the last layer → logits."""
         embedding, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         unread = [f"{self._path_of(embedding)}.weight"]
         in_parts = {}
@@ -183,9 +167,7 @@ class Layerwise:
     def _enter(self, batch: Inputs, others: Mapping[nn.Module, Callable]) -> None:
         """Note what enters the first layer, and what every layer gets besides, in a pass in which none computes.
 
-        Args:
-            batch: what the model reads.
-            others: modules outside of the layers → what they compute in this pass.
+        Modules outside of the layers compute what `others` says, if they are there.
         """
         besides: list[Besides] = []
         handed_on: list[Tensor] = []
@@ -223,12 +205,7 @@ class Layerwise:
 
 
 def predictions(model: PreTrainedModel, batches: Iterable[Inputs]) -> Iterator[Tensor]:
-    """A model's logits of each batch; of one whose weights stay on disk all batches move through it together.
-
-    Args:
-        model: a model with a head.
-        batches: token ids or keywords, as of `forward.logits`.
-    """
+    """A model's logits of each batch; of one whose weights stay on disk all batches move through it together."""
     if not is_on_disk(model):
         yield from (logits(model, batch) for batch in batches)
         return

@@ -116,10 +116,6 @@ def model_of(model: Any, on_disk: bool = False) -> PreTrainedModel:
     """The model that a name or a path stands for, or that an object is or wraps, in the mode that it is in.
 
     With `on_disk` its weights may stay in their files, see `load_on_disk`.
-
-    Raises:
-        SourceError: nothing is there by that name.
-        InputError: it is no model, or one without weights.
     """
     if isinstance(model, str | Path):
         return load_model(model)
@@ -152,7 +148,7 @@ def _silent() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _on_hub(name: str, revision: str | None = None) -> tuple[str, str]:
+def _on_hub(name: str, revision: str | None) -> tuple[str, str]:
     """Where a model lies, and which revision of it is meant, `main` by default."""
     name, named = with_revision(name)
     if named is not None and revision is not None:
@@ -190,14 +186,11 @@ def load_on_disk(
 ) -> PreTrainedModel:
     """A model whose weights stay in their files until a part of it runs (`models.shards`), on a device.
 
-    Raises:
-        SourceError: nothing there, or a file of the weights is missing or damaged.
-        QuantisedError: the weights are quantised, so that `transformers` alone can read them.
-        InputError: weights under other names than the model has for them, which it alone finds; or no accelerate.
+    Refused are quantised weights, and those under other names than the model has: `transformers` alone reads them.
     """
     _check_accelerate()
     dtype = dtype_of(dtype)
-    source, revision = _on_hub(str(name))
+    source, revision = _on_hub(str(name), None)
     with loading(source, revision), _silent():
         config = _config_of(source, revision)
     # of the config, or of its part for text
@@ -366,15 +359,14 @@ def _class_of(config: PreTrainedConfig) -> type:
     architecture = (config.architectures or ["AutoModel"])[0]  # what was saved, head and all
     scores = architecture.endswith(("Classification", "QuestionAnswering"))  # texts or tokens, and predicts none
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not (_encodes(config) or scores):
-        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        built = _with_smaller_blocks(kind, config)
-        return AutoModelForCausalLM if built is kind else built
-    kind = getattr(transformers, architecture, None)
-    if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
-        return _with_smaller_blocks(kind, config)
-    kind = MODEL_MAPPING.get(type(config), AutoModel)
+        auto, kind = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    else:
+        auto, kind = AutoModel, MODEL_MAPPING.get(type(config), AutoModel)
+        saved = getattr(transformers, architecture, None)
+        if isinstance(saved, type) and issubclass(saved, PreTrainedModel) and saved.config_class is type(config):
+            auto = kind = saved
     built = _with_smaller_blocks(kind, config)
-    return AutoModel if built is kind else built
+    return auto if built is kind else built
 
 
 def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -385,8 +377,7 @@ def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) 
     the report of what is missing) has no other public entrance. The one place between the two is `post_init`, the last
     line of every constructor, which also draws the weights of a model that is not loaded.
 
-    Returns:
-        `kind` itself if nothing is replaced; else a class whose instances become of class `kind` as they are built.
+    It is `kind` itself if nothing is replaced; else a class whose instances become of class `kind` as they are built.
     """
     ranks = replaced(config)
     counts = units_left(config)
@@ -409,11 +400,8 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
 
     Who does not know of replaced blocks builds the blocks that stood there, misses their weights and draws them at
     random. So for each such block the folder holds one of these weights, a single zero, which has not their shape: a
-    loader that asks for it refuses.
-
-    Raises:
-        InputError: weights that would not come back: of adapters, pruning, quantised layers, modules put in by hand;
-            or what neither weights nor config say: hooks, methods and activations of a person's own.
+    loader that asks for it refuses. What would not come back is refused: adapters, pruning, quantised layers, modules
+    put in by hand; hooks, methods and activations of a person's own.
     """
     kind = type(model)
     if not hasattr(model, "hf_device_map"):  # of which transformers brings the weights
@@ -455,11 +443,7 @@ def _plain(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _loaded_as(model: PreTrainedModel) -> type[PreTrainedModel]:
-    """The class that a model's folder is loaded as: its own, or the one that a person's own class was made of.
-
-    Raises:
-        InputError: transformers knows none of that config.
-    """
+    """The class that a model's folder is loaded as: its own, or the one that a person's own class was made of."""
     kind, config = type(model), type(model.config)
     family = model.config.model_type
     if family in CONFIG_MAPPING and issubclass(config, CONFIG_MAPPING[family]):
@@ -538,13 +522,9 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     source = model.name_or_path
     if not source:
         raise SourceError("this model was not loaded from a folder or the Hub, so it has no tokenizer: pass token ids")
-    if Path(source).is_dir():
-        files = [path for pattern in _TOKENIZER_FILES for path in Path(source).glob(pattern)]
-        if not files:
-            wanted = ", ".join(_TOKENIZER_FILES)
-            raise SourceError(
-                f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids"
-            )
+    if Path(source).is_dir() and not any([*Path(source).glob(pattern)] for pattern in _TOKENIZER_FILES):
+        wanted = ", ".join(_TOKENIZER_FILES)
+        raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
     revision = getattr(model, "howlinear_revision", "main")  # the same as the weights'
     with loading(source, revision):
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)

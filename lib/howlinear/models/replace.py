@@ -53,12 +53,10 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
                 f"{site.name} returns something beside y, which no linear layer does: a map takes its place for a "
                 "while alone (swap)"
             )
-    blocks = [site.block for site in replaced_sites]
     width = width_of(model)
-    modules = {}
-    for block in blocks:
-        module = maps[block].module() if hasattr(maps[block], "module") else maps[block]
-        modules[block] = copy.deepcopy(module)  # so that one map given for two blocks becomes two
+    blocks = [site.block for site in replaced_sites]
+    given = {block: maps[block].module() if hasattr(maps[block], "module") else maps[block] for block in blocks}
+    modules = {block: copy.deepcopy(module) for block, module in given.items()}  # one map for two blocks becomes two
 
     # copy the model while the maps stand in it, so that the FFNs that go are not copied
     ranks = replaced(model.config)
@@ -106,13 +104,8 @@ def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mappi
 
 
 def copy_of(model: PreTrainedModel) -> PreTrainedModel:
-    """An independent copy that knows where its FFNs are, whatever is put there: a replaced block no longer shows it.
-
-    Raises:
-        InputError: the model lies on several devices, or has a forward that was written over, which would run its own
-            parts in the copy.
-    """
-    for path, part in model.named_modules():
+    """An independent copy that knows where its FFNs are, whatever is put there: a replaced block no longer shows it."""
+    for path, part in model.named_modules():  # a forward that was written over would run its own parts in the copy
         if is_written_over(part) and getattr(vars(part)["forward"], "__self__", None) is not part:
             raise InputError(
                 f"{path or 'the model'} has a forward of its own, which a copy would share: give it to the module's "

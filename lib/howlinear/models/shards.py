@@ -42,11 +42,7 @@ class Shards:
     """
 
     def __init__(self, source: str, revision: str, device: str = "cpu"):
-        """List what the files hold.
-
-        Raises:
-            SourceError: a file is missing or damaged.
-        """
+        """List what the files hold."""
         self.source = source
         self.device = device
         self.files = _files_of(source, revision)
@@ -59,11 +55,7 @@ class Shards:
                 self._file |= dict.fromkeys(shard.keys(), file)
 
     def locate(self, model: PreTrainedModel) -> tuple[list[str], list[str]]:
-        """Find the weights of a model, which may be saved with or without the prefix of its body.
-
-        Returns:
-            Names of the model that no file holds, and names in the files that the model has not.
-        """
+        """Find a model's weights, saved with or without the prefix of its body: names that no file or no model has."""
         prefix = f"{model.base_model_prefix}."
         tied = getattr(model, "all_tied_weights_keys", {})
         names = list(model.state_dict())
@@ -114,11 +106,7 @@ class Shards:
 
 
 class ShardWriter:
-    """Writes a model like another one, whose weights stay on disk: part by part, and at last what lies beside.
-
-    Attributes:
-        shards: where the weights of the other one lie.
-    """
+    """Writes a model like another one, whose weights stay in `shards`: part by part, and at last what lies beside."""
 
     def __init__(self, model: PreTrainedModel, folder: Path):
         """Begin in a folder that is there, empty or with parts that an ended run has written, in the same order."""
@@ -129,12 +117,7 @@ class ShardWriter:
         self._file_of: dict[str, str] = {}
 
     def write(self, part: str, modules: Mapping[str, nn.Module]) -> None:
-        """Write the weights of a part, by its path in the model, into a file, unless that is there.
-
-        Args:
-            part: the path.
-            modules: path within it → a module of other weights.
-        """
+        """Write a part's weights, by its path, into a file, unless that is there; `modules` in it have others."""
         names = [name for name in self._unwritten if name == part or name.startswith(f"{part}.")]
         likes = {name: self._unwritten.pop(name) for name in names}
         file = self._folder / f"model-{len(set(self._file_of.values())) + 1:05}.safetensors"

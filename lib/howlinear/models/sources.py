@@ -41,15 +41,15 @@ MERGE = (
 
 
 def located(name: str) -> str:
-    """The folder that `name` means, or `name` itself if it may be a Hub id.
-
-    Raises:
-        SourceError: neither, a folder that holds no model in safetensors or is damaged, a GGUF file that cannot be
-            read, or a package that is not installed as it should be.
-    """
+    """The folder that `name` means, whole and undamaged, or `name` itself if it may be a Hub id."""
     source = unchecked(name)
     if source.endswith(GGUF):
-        return _from_gguf(Path(source))
+        from howlinear.models import gguf  # brings torch and transformers, which a wrong name should not wait for
+
+        with loading(source):
+            folder = gguf.converted(Path(source))
+        check_seal(folder, remedy=f"remove the folder {folder}, and the file will be converted again")
+        return str(folder)
     if os.path.isdir(source):
         check_seal(Path(source))
     return source
@@ -81,11 +81,7 @@ def unchecked(name: str) -> str:
 
 
 def check_there(name: str) -> None:
-    """Refuse a name of no model before anything heavy is imported; a model of the Hub has its config in the cache then.
-
-    Raises:
-        SourceError: no model folder, and the Hub has no config by that name, or cannot be reached.
-    """
+    """Refuse a name of no model before anything heavy is imported; one on the Hub has its config in the cache then."""
     name, revision = with_revision(name)
     source = unchecked(name)
     if not os.path.exists(source):
@@ -131,16 +127,6 @@ def _body_of(folder: Path) -> Path:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise SourceError(f"cannot read {listed}, the parts of a sentence-transformers model: {error}") from error
     return folder / paths_of[0] if paths_of else folder
-
-
-def _from_gguf(file: Path) -> str:
-    """The folder that a GGUF file was converted into, checked."""
-    from howlinear.models import gguf  # brings torch and transformers, which a wrong name should not wait for
-
-    with loading(str(file)):
-        folder = gguf.converted(file)
-    check_seal(folder, remedy=f"remove the folder {folder}, and the file will be converted again")
-    return str(folder)
 
 
 def embedded() -> str:

@@ -26,11 +26,7 @@ class Unclear(Exception):  # noqa: N818
 
 
 def find(base: nn.Module, width: int, anew: bool = False) -> str:
-    """The pattern of the FFNs of a model without its head, such as `layers.*.mlp`; the one found before, or anew.
-
-    Raises:
-        Unclear: no module fits in every block, or several do.
-    """
+    """The pattern of the FFNs of a model without its head, such as `layers.*.mlp`; the one found before, or anew."""
     if base in _PATTERNS and not anew:
         return _PATTERNS[base]
     lists = stacks(base)
@@ -68,9 +64,6 @@ def find_attention(base: nn.Module, stack: str, width: int) -> str:
     It is the outermost module that mixes tokens and holds no norm of the residual stream, of a decoder that reads an
     encoder the one that does not. Where a layer keeps attention's output matrix beside it, as BERT's
     `attention.output.dense` beside `attention.self`, the two are a pair. Layers without attention are left out.
-
-    Raises:
-        Unclear: no module fits in any layer, or several do.
     """
     paths = set()
     for number, layer in enumerate(base.get_submodule(stack)):

@@ -76,12 +76,7 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
 
 
 def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
-    """Refuse blocks whose layers of hidden units compute anything but x W + b of float weights of their own.
-
-    Raises:
-        InputError: weights that are pruned by a mask, parametrised, quantised or not in memory, a layer with hooks, or
-            a family whose hidden units cannot be reached.
-    """
+    """Refuse blocks whose layers of hidden units compute anything but x W + b of float weights of their own."""
     check_in_memory(model, "to make it smaller")
     on_disk = is_on_disk(model)  # then its weights are as they were saved, each at a place of its own
     block_of: dict[int, int] = {}  # by the place of a weight in memory
@@ -119,9 +114,8 @@ def readout(model: PreTrainedModel, site: Site) -> AffineMap:
 def affine_of(layer: nn.Linear | Conv1D) -> AffineMap:
     """A layer's map in float64, whichever way round it keeps its weight."""
     weight = _weight(layer).detach().double().cpu()
-    if layer.bias is None:
-        return AffineMap(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
-    return AffineMap(weight, layer.bias.detach().double().cpu())
+    bias = torch.zeros(weight.shape[1]) if layer.bias is None else layer.bias.detach()
+    return AffineMap(weight, bias.double().cpu())
 
 
 def _weight(layer: nn.Linear | Conv1D) -> Tensor:

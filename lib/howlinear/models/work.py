@@ -25,17 +25,9 @@ from howlinear.models.shards import is_on_disk
 
 
 def open_work(folder: Path | str, model: PreTrainedModel, about: Mapping[str, Any]) -> Path:
-    """Make a folder for work on a model, or find the one that holds it.
+    """Make a folder for work on a model, or find the one that holds it; `about` makes it this work and no other.
 
-    Args:
-        folder: the folder.
-        model: a model whose weights stay in their files.
-        about: what makes it this work and no other, as JSON can hold it.
-
-    Raises:
-        InputError: a model that is not on disk, of which one cannot tell whether it is the same when the work goes on;
-            or the folder is of other work, or of something else.
-        SourceError: what it says cannot be read.
+    Of a model that is not on disk one cannot tell whether it is the same when the work goes on.
     """
     if not is_on_disk(model):
         raise InputError("a folder of work is for models by name, as in hl.measure('gpt2', …, work='folder')")
@@ -80,11 +72,7 @@ class StreamFiles:
         return {int(file.stem.partition("-")[2]) for file in files}
 
     def load(self, passed: int, device: torch.device) -> list[Tensor]:
-        """Read the streams behind so many layers.
-
-        Raises:
-            SourceError: they cannot be read.
-        """
+        """Read the streams behind so many layers."""
         with reading_work(self._file(passed)):
             streams = load_file(self._file(passed), device=str(device))
             return [streams[str(place)] for place in range(len(streams))]

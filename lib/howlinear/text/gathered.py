@@ -26,6 +26,7 @@ from howlinear.text.plain import (
     check_not_splits,
     filled,
     listed,
+    names_of,
     usual_column,
 )
 from howlinear.text.rows import Rows, RowsOnRecord
@@ -266,10 +267,9 @@ def _padded(parts: list[Tensor], name: str) -> Tensor:
 
 def _columns(brought: Any) -> list[str]:
     """The names of the columns of a data set or a table."""
-    names = getattr(brought, "column_names", None)
-    if names is None and is_stream(brought):
+    names = names_of(brought)
+    if not names and is_stream(brought):
         names = next(iter(brought), ())  # of its first row
-    names = getattr(brought, "columns", ()) if names is None else names
     return [str(name) for name in names]
 
 

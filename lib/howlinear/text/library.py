@@ -100,12 +100,7 @@ def check_known(name: str) -> None:
 
 
 def read_public(name: str, folder: Path | None = None) -> list[str]:
-    """The documents of a text of `PAPERS`, from a folder, by default that of `HOWLINEAR_TEXTS`, the network or a cache.
-
-    Raises:
-        SourceError: the text cannot be had, or is not what was pinned; says what to do.
-        InputError: an empty file, or a book without its headings.
-    """
+    """The documents of a text of `PAPERS`, from a folder (or that of `HOWLINEAR_TEXTS`), the network or a cache."""
     text = read_whole(name, folder)
     where = _in_folder(name, folder) or name
     if name not in BOOKS:
@@ -123,7 +118,7 @@ def read_public(name: str, folder: Path | None = None) -> list[str]:
 
 
 def read_whole(name: str, folder: Path | None = None) -> str:
-    """One of the paper's texts as its file has it, in one string; arguments and errors as of `read_public`."""
+    """One of the paper's texts as its file has it, in one string."""
     path = _in_folder(name, folder)
     if path is not None:
         return read_text(path)
@@ -137,7 +132,7 @@ def read_as_the_paper(name: str, folder: Path | None = None) -> str:
     """One of the paper's texts as its code puts it together: a book as it is, of WikiText the rows, a newline between.
 
     A row is a line with its own end, or nothing of a blank line, so three newlines stand between two paragraphs, and
-    no space on the line between. Arguments and errors as of `read_public`.
+    no space on the line between.
     """
     text = read_whole(name, folder)
     if name in BOOKS:

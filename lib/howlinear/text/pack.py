@@ -45,9 +45,6 @@ def pack(
 
     Documents come with their sides, `train` or `test`, and are read only as far as needed; sizes are as of
     `Corpus.rows`.
-
-    Raises:
-        InputError: rows that do not give every fold two sequences, or a text without a sequence for every fold.
     """
     if seq_len < 2 or folds < 2 or rows < 4 * folds * seq_len:
         raise InputError(
@@ -67,7 +64,8 @@ def pack(
             break
     # 2. Where the text has ended, take more of each document.
     for side in sides.values():
-        while not side.full and side.longest < side.longest_document:
+        longest_document = max((len(ids) for _, ids in side.documents), default=0)
+        while not side.full and side.longest < longest_document:
             side.deal_anew(2 * side.longest)
     # 3. Where that is not enough, all folds of the side are as long as its emptiest.
     for side in sides.values():
@@ -86,8 +84,8 @@ def pack(
     test_ids, test_fold, test_spans = test.sequences()
     ids = _opened(torch.cat([train_ids, test_ids]), opening)
 
-    documents_used = train.used + test.used
-    notes = [f"{documents_used:,} documents of {corpus}, at most {max(train.longest, test.longest):,} tokens of each"]
+    longest = max(train.longest, test.longest)
+    notes = [f"{train.used + test.used:,} documents of {corpus}, at most {longest:,} tokens of each"]
     if len(ids) < to_fit_on + held_out:
         notes.append(f"{ids.numel():,} rows of the {rows:,} asked for, since the text has no more for even folds")
     if opening:
@@ -173,10 +171,9 @@ def _called(tokenizer: PreTrainedTokenizerBase, text: str | list[str], **options
 
 def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that a document ends with."""
-    if tokenizer.eos_token_id is not None:
-        return tokenizer.eos_token_id
-    if tokenizer.sep_token_id is not None:  # an encoder's
-        return tokenizer.sep_token_id
+    for end in (tokenizer.eos_token_id, tokenizer.sep_token_id):  # the latter is an encoder's
+        if end is not None:
+            return end
     raise InputError(
         "this tokenizer has no end-of-text or separator token to end a document with: set tokenizer.eos_token"
     )
@@ -247,11 +244,6 @@ class _Side:
         return not any(self.room)
 
     @property
-    def longest_document(self) -> int:
-        """Tokens of the longest document."""
-        return max((len(ids) for _, ids in self.documents), default=0)
-
-    @property
     def used(self) -> int:
         """How many documents have a piece here."""
         return sum(len(pieces) for pieces in self.pieces)
@@ -268,9 +260,7 @@ class _Side:
 
     def sequences(self) -> tuple[Int64[Tensor, "n length"], Int64[Tensor, " n"], Int64[Tensor, "n 2"]]:
         """Token ids, fold after fold, the fold of each sequence, and its first and last document of this side."""
-        ids = []
-        folds = []
-        spans = []
+        ids, folds, spans = [], [], []
         before = 0  # documents of earlier folds
         for fold, pieces in enumerate(self.pieces):
             tokens = self.wanted[fold] if self.full else self.shortest * self.length

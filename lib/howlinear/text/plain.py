@@ -18,7 +18,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -61,16 +61,10 @@ PIECE = 2_000  # characters of such a document at most, some 500 tokens
 
 
 def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
-    """The texts that lie at a path: of a table the rows of a column; of a folder each file, likewise; or one file.
+    """The texts that lie at a path, and in words what was passed over or taken for a text, empty if nothing.
 
-    A folder that `save_to_disk` of a `datasets.Dataset` wrote is a table.
-
-    Returns:
-        The texts; and in words what was passed over or taken for a text, empty if nothing.
-
-    Raises:
-        SourceError: the path cannot be read, or is not UTF-8 text; names the line.
-        InputError: a column of what has none, or not a column of texts.
+    Of a table they are the rows of a column; of a folder each file, likewise. A folder that `save_to_disk` of a
+    `datasets.Dataset` wrote is a table.
     """
     if is_table(path):
         return _read_rows(path, column)
@@ -81,18 +75,8 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
     return [read_text(path)], ""
 
 
-def check_not_blank(texts: Sequence[str], name: str) -> None:
-    """Refuse texts that are all blank."""
-    if not any(text.strip() for text in texts):
-        raise InputError(f"{name} is empty: a corpus holds text")
-
-
 def is_table(path: Path) -> bool:
-    """Whether a path is a table: a file by its name, a folder by what `datasets` wrote into it.
-
-    Raises:
-        InputError: a folder of several data sets, the splits of a `DatasetDict`.
-    """
+    """Whether a path is a table: a file by its name, a folder by what `datasets` wrote into it; several are refused."""
     if not path.is_dir():
         return _ending(path) in TABLES
     if (path / "dataset_dict.json").is_file():
@@ -108,11 +92,7 @@ def _ending(path: Path) -> str:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    r"""The text of a file, every line end `\n`, without byte-order marks and Project Gutenberg's licence.
-
-    Raises:
-        SourceError: the file cannot be read, or is something else than text in this encoding; names the line.
-    """
+    r"""The text of a file, every line end `\n`, without byte-order marks and Project Gutenberg's licence."""
     return without_licence(decoded(_unpacked(path), str(path), encoding))
 
 
@@ -135,10 +115,6 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     """The texts of every file below a folder, in the order of their names, but for hidden ones and what is no text.
 
     Many folders hold a `.json` that is about their files and no text itself, and such a one is passed over.
-
-    Raises:
-        SourceError: a table that is damaged.
-        InputError: a table without such a column, or a column of a folder without tables.
     """
     texts = []
     notes = []
@@ -203,10 +179,7 @@ def _quoting(text: str, separator: str) -> int:
     """Whether quotes around a table's cells belong to csv, or, as in most .tsv, to the texts.
 
     They belong to the texts where every line has as many cells as the first if they do, and else a cell would not end,
-    or, of a .tsv, hold tabs and run over several lines.
-
-    Raises:
-        ValueError: it can be neither; names the line.
+    or, of a .tsv, hold tabs and run over several lines. Where it can be neither, the error names the line.
     """
     lines = [line for line in text.split("\n") if line]
     stand_alone = len({line.count(separator) for line in lines}) == 1
@@ -263,25 +236,22 @@ def _json_row(number: int, line: str) -> Any:
 
 
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
-    """The texts in a column of a table of `datasets`, pandas, polars or pyarrow; empty cells are none.
-
-    Raises:
-        InputError: no such column, none given where there are several, or one that holds something else.
-    """
-    names = getattr(table, "column_names", None)
-    names = list(table.columns if names is None else names)
+    """The texts in a column of a table of `datasets`, pandas, polars or pyarrow; empty cells are none."""
+    names = names_of(table)
     column = check_column([str(name) for name in names], column, source)
     cells = filled(cells_of(table, next(name for name in names if str(name) == column)))
     check_strings(cells, f"column {column!r} of {source}")
     return cells
 
 
-def cells_of(table: Any, name: Any) -> list[Any]:
-    """The cells in a column of a table of `datasets`, pandas, polars or pyarrow.
+def names_of(table: Any) -> list[Any]:
+    """The names of a table's columns; none of what is no table."""
+    names = getattr(table, "column_names", None)
+    return list(getattr(table, "columns", ()) if names is None else names)
 
-    Raises:
-        InputError: a table whose columns are not there yet.
-    """
+
+def cells_of(table: Any, name: Any) -> list[Any]:
+    """The cells in a column of a table of `datasets`, pandas, polars or pyarrow."""
     try:
         return as_list(table[name])
     except (TypeError, KeyError) as error:  # of a lazy frame, or of a data set that a function makes of other columns

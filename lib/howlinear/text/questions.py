@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from howlinear.errors import InputError
-from howlinear.text.plain import TABLES, as_list, cells_of, check_not_splits, check_strings, is_table, read_table
+from howlinear.text import plain
+from howlinear.text.plain import as_list, check_strings
 
 COLUMNS = {"question": ("question", "context", "query"), "choices": ("choices",), "answer": ("answer", "answerKey")}
 """What a row holds → the names of columns that may hold it."""
@@ -38,28 +39,22 @@ class Question:
 def read_questions(questions: Any) -> list[Question]:
     """The questions in a table, one a row; rows are counted from 0 in errors.
 
-    Args:
-        questions: the path of a table (`plain.TABLES`); a `datasets.Dataset`, or a table of pandas, polars or pyarrow;
-            or a list of dicts. `question` (or `context` or `query`) is a text. `choices` is a list of strings, in a CSV
-            as JSON; or, as of ARC, `{"text": […], "label": […]}`. `answer` (or `answerKey`) is one of the labels; where
-            there are none, the index from 0 or the letter from A.
-
-    Raises:
-        SourceError: a file that cannot be read.
-        InputError: no such table, or a row that is no question; names the row.
+    A table is a path (`plain.TABLES`), a `datasets.Dataset`, a table of pandas, polars or pyarrow, or a list of dicts.
+    `question` (or `context` or `query`) is a text. `choices` is a list of strings, in a CSV as JSON; or, as of ARC,
+    `{"text": […], "label": […]}`. `answer` (or `answerKey`) is one of the labels; where there are none, the index from
+    0 or the letter from A.
     """
-    check_not_splits(questions)
+    plain.check_not_splits(questions)
     table = questions
     if isinstance(questions, str | Path):
         path = Path(questions)
-        if not is_table(path):
-            raise InputError(f"{path} is no table of questions: give a file that ends in {', '.join(TABLES)}")
-        table = read_table(path)
+        if not plain.is_table(path):
+            raise InputError(f"{path} is no table of questions: give a file that ends in {', '.join(plain.TABLES)}")
+        table = plain.read_table(path)
     elif isinstance(questions, list | tuple) and all(isinstance(row, Mapping) for row in questions):
         table = pd.DataFrame(list(questions), dtype=object)
-    names = getattr(table, "column_names", None)
-    names = getattr(table, "columns", None) if names is None else names
-    if names is None or len(names) == 0:
+    names = plain.names_of(table)
+    if not names:
         raise InputError(f"a {type(questions).__name__} is no table of questions: give a path, a data set or dicts")
     cells = []
     for part, usual in COLUMNS.items():
@@ -67,9 +62,9 @@ def read_questions(questions: Any) -> list[Question]:
         if name is None:
             there = ", ".join(map(str, names))
             raise InputError(f"the columns are {there}, and none holds the {part}: call it {' or '.join(usual)}")
-        if list(names).count(name) > 1:
+        if names.count(name) > 1:
             raise InputError(f"the columns are {', '.join(map(str, names))}: give a table with one {name!r}")
-        cells.append(cells_of(table, name))
+        cells.append(plain.cells_of(table, name))
     if not cells[0]:
         raise InputError("a table of 0 questions: give one or more")
     for row, answer in enumerate(cells[-1]):  # before any is looked at: beside a gap pandas makes integers floats
@@ -84,8 +79,9 @@ def _question(row: int, text: Any, choices: Any, answer: Any) -> Question:
     choices, labels = _choices(row, choices)
     if not all(part.strip() for part in (text, *choices)):
         raise InputError(f"row {row}: the question or a choice is blank, and a model reads both: give text")
-    if str(answer) in (labels or list(ascii_uppercase[: len(choices)])):
-        return Question(text, choices, (labels or list(ascii_uppercase)).index(str(answer)))
+    names = labels or list(ascii_uppercase[: len(choices)])
+    if str(answer) in names:
+        return Question(text, choices, names.index(str(answer)))
     if labels is None and str(answer).isdecimal() and int(answer) < len(choices):
         return Question(text, choices, int(answer))
     taken = f"one of the labels {', '.join(labels)}" if labels else "the index from 0 or the letter from A"

@@ -73,11 +73,8 @@ class Rows(ABC):
         if most is None or most >= self.count:
             return self
         share = most / self.count
-        sequences = []
-        for test in (False, True):
-            for members in self.folds(test):
-                fewer = max(1, round(share * len(members)))
-                sequences.append(spread(members, fewer))
+        folds = [*self.folds(test=False), *self.folds(test=True)]
+        sequences = [spread(members, max(1, round(share * len(members)))) for members in folds]
         return self.subset(torch.cat(sequences).sort().values)
 
 
@@ -362,11 +359,7 @@ def spread(members: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " some"]:
 
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
-    """Which of n documents are held out, every fourth, and their folds, in turn on each side.
-
-    Returns:
-        Held out?, shape (n,); and the fold of each within its side, shape (n,).
-    """
+    """Which of n documents are held out, every fourth, and the fold of each within its side, in turn."""
     document = torch.arange(n)
     test = document % 4 == 3
     held_out_before = document // 4
@@ -426,11 +419,7 @@ def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, T
 
 
 def flat(rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d"]) -> Float[Tensor, "n d"]:
-    """What a site reads or writes of some sequences as rows, one sequence's after another's.
-
-    Raises:
-        InputError: it has positions before sequences, so that masks and documents would be those of other rows.
-    """
+    """What a site reads or writes of some sequences as rows, one sequence's after another's."""
     ids, _ = rows.read_by(site)
     n, seq_len = len(indices), None if ids is None else ids.shape[1]
     if n != seq_len and x.shape[:-1] == (seq_len, n):
@@ -441,12 +430,7 @@ def flat(rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d"]) 
 def tokens_of(
     rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]
 ) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"], Int64[Tensor, " m"]]:
-    """The rows that a site saw of some sequences, without padding; and which of the n they are.
-
-    Raises:
-        InputError: the site did not see all at once, or other places than the mask is of, so which rows are padding
-            cannot be told.
-    """
+    """The rows that a site saw of some sequences, without padding; and which of the n they are."""
     ids, mask = rows.read_by(site)
     if ids is not None and len(x) != ids[indices].numel():
         in_batch = ids[indices].numel()
@@ -475,11 +459,7 @@ def tokens_of(
 
 
 def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64[Tensor, "n s"]]:
-    """Draw tokens without replacement, none of padding.
-
-    Returns:
-        The places drawn, in order, counted through all sequences; and per place which of these it is, or −1.
-    """
+    """Draw tokens, none of padding: their places in order, counted through all, and per place which it is, or −1."""
     if rows.ids is None and sample:
         raise InputError(f"a sample of {sample} rows keeps their token ids, and these inputs have none: ask for none")
     if "decoder_input_ids" in rows.inputs and sample:
