@@ -38,6 +38,26 @@ def held_out_r2(train, test):
     return pooled_r2(*test, weight, bias)
 
 
+@torch.no_grad()
+def r2_by_hooks(model, first, last, inputs, mask=None):
+    """R²_lin between what goes into one module and comes out of another, where a mask says tokens; and their count.
+
+    Every fourth sequence is held out.
+    """
+    seen = {}
+    hooks = [
+        first.register_forward_pre_hook(lambda _, args: seen.update(x=args[0].clone())),
+        last.register_forward_hook(lambda _, __, y: seen.update(y=y.clone())),
+    ]
+    model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    tokens = torch.ones(seen["x"].shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+    held_out = (torch.arange(len(tokens)) % 4 == 3)[:, None]
+    sides = [[seen[name][tokens & side].double() for name in "xy"] for side in (~held_out, held_out)]
+    return held_out_r2(*sides), int(tokens.sum())
+
+
 def half_width(*groups):
     """Of a 95 % jackknife interval, from values without each fold in turn; a group a set of folds, all as many."""
     count = len(groups[0])

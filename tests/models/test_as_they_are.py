@@ -129,21 +129,15 @@ def test_sites_that_read_positions_of_sequences_are_refused():
         layer.mlp = Turned(layer.mlp)
     padded = {"input_ids": IDS, "attention_mask": (torch.arange(16) < 5 + torch.arange(96)[:, None] % 9).long()}
     maps = {0: hl.measure(hl.load_model(model, sites="model.layers.*.mlp"), padded)[0].map}
+    as_many = {"input_ids": IDS.view(-1, 4), "attention_mask": (torch.arange(4) < 2 + torch.arange(384)[:, None] % 3)}
     hl.load_model(model, sites="model.layers.*.mlp.inner")
-    for call in (lambda: hl.measure(model, padded), lambda: hl.token_errors(model, maps, padded)):
+    for call in (
+        lambda: hl.measure(model, padded),
+        lambda: hl.token_errors(model, maps, padded),
+        lambda: hl.measure(model, as_many, batch_size=4),  # sequences of a batch as many as their positions
+    ):
         with pytest.raises(InputError, match="positions of sequences"):
             call()
-
-
-def test_sites_that_read_positions_first_are_refused_where_sequences_are_as_many_as_these():
-    model = llama()
-    for layer in model.model.layers:
-        layer.mlp = Turned(layer.mlp)
-    hl.load_model(model, sites="model.layers.*.mlp.inner")
-    ids = torch.randint(100, (128, 4), generator=torch.Generator().manual_seed(0))
-    padded = {"input_ids": ids, "attention_mask": (torch.arange(4) < 2 + torch.arange(128)[:, None] % 3).long()}
-    with pytest.raises(InputError, match="positions of sequences"):
-        hl.measure(model, padded, batch_size=4)
 
 
 def test_a_profile_is_equal_to_itself_alone():

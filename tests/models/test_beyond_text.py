@@ -1,6 +1,5 @@
 """Sound, images, places that a model adds, layers that run again: rows are those of the model's input, or refused."""
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -31,7 +30,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 import howlinear as hl
-from helpers.reference import held_out_r2
+from helpers.reference import held_out_r2, r2_by_hooks
 from howlinear.errors import InputError
 from howlinear.ideas.compression.compressors.lines import fit_lines
 from howlinear.ideas.compression.signals import cca_bounds, stream
@@ -52,21 +51,10 @@ def mask_of(places, full):
     return mask
 
 
-def by_hand(model, site, inputs, mask=None):
-    """R² of least squares on the rows of a site's module that a mask leaves, every fourth sequence held out."""
-    seen = []
-    hook = site.output.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
-    with torch.no_grad():
-        model(**inputs)
-    hook.remove()
-    x, y = (each.double().numpy() for each in seen[0])
-    kept = np.ones(x.shape[:2], dtype=bool) if mask is None else mask.bool().numpy()
-    held = np.zeros_like(kept)
-    held[3::4] = True
-    train, test = kept & ~held, kept & held
-    columns = [np.c_[x[side], np.ones(side.sum())] for side in (train, test)]
-    weight = np.linalg.lstsq(columns[0], y[train], rcond=1e-5)[0]  # without the norm's null direction
-    return 1 - ((y[test] - columns[1] @ weight) ** 2).sum() / ((y[test] - y[test].mean(0)) ** 2).sum()
+def by_hand(model, inputs, mask=None):
+    """R²_lin of the first block's module, on the rows that a mask leaves."""
+    (site,) = hl.sites(model, 0)
+    return r2_by_hooks(model, site.output, site.output, inputs, mask)[0]
 
 
 def wav2vec2():
@@ -101,7 +89,7 @@ def test_padded_patches_are_left_out():
     inputs = {"pixel_values": torch.randn(N, 16, 12), "pixel_attention_mask": mask, "spatial_shapes": shapes}
     found = hl.measure(model, inputs)
     assert found.rows_used == int(mask.sum())
-    assert found[0].r2 == pytest.approx(by_hand(model, hl.sites(model)[0], inputs, mask), abs=1e-5)
+    assert found[0].r2 == pytest.approx(by_hand(model, inputs, mask), abs=1e-5)
 
 
 def test_of_a_model_of_text_and_images_each_half_has_its_own_rows():
@@ -112,8 +100,7 @@ def test_of_a_model_of_text_and_images_each_half_has_its_own_rows():
     both = {"input_ids": IDS, "pixel_values": IMAGES, "attention_mask": mask}
     for half, kept in (("text_model", mask), ("vision_model", None)):
         model = hl.load_model(CLIPModel(config), sites=f"{half}.encoder.layers.*.mlp")
-        expected = by_hand(model, hl.sites(model)[0], both, kept)
-        assert hl.measure(model, both)[0].r2 == pytest.approx(expected, abs=1e-5)
+        assert hl.measure(model, both)[0].r2 == pytest.approx(by_hand(model, both, kept), abs=1e-5)
     with pytest.raises(InputError, match="a sample is of tokens of the text"):
         hl.capture(model, both, sample=64)
     with pytest.raises(InputError, match="fails at these rows"):
@@ -122,7 +109,7 @@ def test_of_a_model_of_text_and_images_each_half_has_its_own_rows():
 
 def test_a_base_model_that_reads_no_images_is_run_by_the_whole():
     model = DINOv3ViTModel(DINOv3ViTConfig(**SMALL, image_size=16, patch_size=4, num_register_tokens=2)).eval()
-    expected = by_hand(model, hl.sites(model)[0], {"pixel_values": IMAGES})
+    expected = by_hand(model, {"pixel_values": IMAGES})
     for given in ({"pixel_values": IMAGES}, IMAGES, IMAGES.numpy()):
         assert hl.measure(model, given)[0].r2 == pytest.approx(expected, abs=1e-5)
 

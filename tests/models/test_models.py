@@ -73,11 +73,6 @@ def test_embedded_models_go_by_name(folder, monkeypatch):
     assert load_model("saved").name_or_path == str(folder)
 
 
-def test_a_folder_without_config_is_refused(tmp_path):
-    with pytest.raises(SourceError, match=r"is no model folder: it has no config\.json; offline there are"):
-        load_model(tmp_path)
-
-
 def test_errors_name_the_embedded_models(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MODELS", folder.parent)
     with pytest.raises(SourceError, match="offline there are saved, or any local folder"):
@@ -111,6 +106,10 @@ def without_a_block(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (
+            lambda folder: (folder / "config.json").unlink(),
+            r"is no model folder: it has no config\.json; offline there are",
+        ),
         (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights: save the model as safetensors"),
         *((truncated(keep), r"cannot load folder .*saved") for keep in (0, 4, 100, 5_000)),
         (lambda folder: (folder / "config.json").write_text("{"), r"cannot load folder .*saved"),
@@ -193,15 +192,11 @@ def test_a_model_made_in_memory_has_no_tokenizer(gpt2):
         tokenizer_of(gpt2)
 
 
-def test_a_folder_without_tokenizer_is_refused(folder):
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_without_tokenizer_or_that_went_away_is_refused(folder, there):
     model = load_model(folder)
-    with pytest.raises(SourceError, match=r"cannot load .*saved"):
-        tokenizer_of(model)
-
-
-def test_a_folder_that_went_away_is_refused(folder):
-    model = load_model(folder)
-    shutil.rmtree(folder)
+    if not there:
+        shutil.rmtree(folder)
     with pytest.raises(SourceError, match=r"cannot load .*saved"):
         tokenizer_of(model)
 
@@ -213,15 +208,10 @@ def test_blocks_are_chosen_once_and_in_order(gpt2):
     assert [site.block for site in sites(gpt2, [2, 0, 2])] == [0, 2]
 
 
-@pytest.mark.parametrize("blocks", [[BLOCKS], [-1], [0, 99]])
-def test_a_block_that_is_not_there_is_refused(gpt2, blocks):
-    with pytest.raises(InputError, match=rf"no block \[-?\d+\] in a model of {BLOCKS} blocks, 0 to {BLOCKS - 1}"):
+@pytest.mark.parametrize(("blocks", "named"), [([BLOCKS], "3"), ([-1], "-1"), ([0, 99], "99"), ([], "empty list")])
+def test_a_block_that_is_not_there_is_refused(gpt2, blocks, named):
+    with pytest.raises(InputError, match=rf"no block .{named}. in a model of {BLOCKS} blocks, 0 to {BLOCKS - 1}"):
         sites(gpt2, blocks)
-
-
-def test_no_blocks_at_all_are_refused(gpt2):
-    with pytest.raises(InputError, match=r"no block \(empty list\)"):
-        sites(gpt2, [])
 
 
 # --- swap
@@ -252,19 +242,19 @@ def test_only_the_chosen_block_is_replaced(model):
         assert [now[0].output, now[2].output] == [before[0].output, before[2].output]
 
 
-def test_blocks_come_back_after_an_exception(model, ids):
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        ({2: random_map(1)}, "stopped"),
+        ({1: OddMap(torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH + 1))}, "size|shape"),
+        *(({block: random_map()}, "no block") for block in (-1, BLOCKS)),
+    ],
+)
+def test_blocks_come_back_after_an_exception_or_when_a_later_map_cannot_be_put_in(model, ids, maps, message):
     before = logits(model, ids)
-    with pytest.raises(RuntimeError, match="stopped"), swap(model, {0: random_map(), 2: random_map(1)}):
+    with pytest.raises((RuntimeError, ValueError), match=message), swap(model, {0: random_map()} | maps):
         raise RuntimeError("stopped")
     assert torch.equal(logits(model, ids), before)
-
-
-def test_blocks_come_back_when_a_later_map_cannot_be_put_in(gpt2, ids):
-    odd = OddMap(torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH + 1))
-    before = logits(gpt2, ids)
-    with pytest.raises((RuntimeError, ValueError), match=r"size|shape"), swap(gpt2, {0: random_map(), 1: odd}):
-        pass
-    assert torch.equal(logits(gpt2, ids), before)
 
 
 def test_swapping_nothing_changes_nothing(gpt2, ids):
@@ -278,11 +268,3 @@ def test_swapping_draws_no_random_numbers(gpt2):
     with swap(gpt2, {1: random_map()}):
         pass
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("block", [-1, BLOCKS])
-def test_swapping_a_block_that_is_not_there_is_refused_and_changes_nothing(gpt2, ids, block):
-    before = logits(gpt2, ids)
-    with pytest.raises(InputError, match="no block"), swap(gpt2, {0: random_map(), block: random_map()}):
-        pass
-    assert torch.equal(logits(gpt2, ids), before)

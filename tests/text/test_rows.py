@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BatchEncoding, T5Config, T5ForConditionalGeneration
+from transformers import BatchEncoding
 
 from helpers.families import PADDING, reads, small
 from helpers.nearly import assert_same_profile, assert_same_tree
@@ -114,19 +114,6 @@ def test_a_sample_needs_token_ids():
         capture(small("vit"), ModelInputs.of(reads("vit")), sample=5)
 
 
-def test_of_an_encoder_and_decoder_the_encoder_is_measured(padded):
-    config = T5Config(
-        vocab_size=60, d_model=16, d_kv=8, d_ff=40, num_layers=2, num_heads=2, decoder_start_token_id=0, pad_token_id=0
-    )
-    torch.manual_seed(0)
-    model = T5ForConditionalGeneration(config).eval()
-    with pytest.raises(InputError, match=r"encoder\.block.* and decoder\.block.* all fit"):
-        measure(model, padded["input_ids"])
-    profile = measure(model.get_encoder(), padded)
-    assert len(profile) == 2
-    assert profile.perplexity is None
-
-
 def test_padded_text_and_images_can_be_measured_to_a_tolerance(padded, monkeypatch):
     monkeypatch.setattr(stopping, "FIRST", 64)
     monkeypatch.setattr(stopping, "ROWS_PER_INPUT", 1)
@@ -223,17 +210,11 @@ def test_a_site_that_sees_other_rows_than_the_batch_is_refused():
         tokens_of(rows, torch.tensor([0, 1]), "block 1", x, x)
 
 
-def test_as_many_tokens_as_the_model_reads_are_not_too_many():
-    for name in ("gpt2", "roberta"):
-        model = small(name)
-        longest = 64 if name == "gpt2" else 64 - 2
-        for length in (longest, longest + 1):
-            rows = TokenRows.from_ids(torch.zeros(8, length, dtype=torch.long))
-            if length == longest:
-                check(model, rows)
-            else:
-                with pytest.raises(InputError, match=f"the model reads at most {longest}"):
-                    check(model, rows)
+@pytest.mark.parametrize(("name", "longest"), [("gpt2", 64), ("roberta", 64 - 2)])
+def test_as_many_tokens_as_the_model_reads_are_not_too_many(name, longest):
+    check(small(name), TokenRows.from_ids(torch.zeros(8, longest, dtype=torch.long)))
+    with pytest.raises(InputError, match=f"the model reads at most {longest}"):
+        check(small(name), TokenRows.from_ids(torch.zeros(8, longest + 1, dtype=torch.long)))
 
 
 # --- rows of ids
