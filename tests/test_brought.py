@@ -1,6 +1,7 @@
 """Whatever a person brings, each public function takes it, or says in one line what came and what to give.
 
-A table: every function that runs a model × every kind of text, of token ids and of models, good and bad.
+Tables: every kind of text and of token ids, good and bad, × the two functions that read them, and every function
+that runs a model × some of the kinds, and all kinds of models.
 """
 
 import io
@@ -24,10 +25,12 @@ import howlinear as hl
 from conftest import byte_tokenizer, tiny
 from howlinear.errors import HowlinearError, InputError
 from howlinear.instrument.brought import rows_of
+from howlinear.instrument.perplexity import scored_of
 from howlinear.text.gathered import gathered
 from howlinear.training.minis import new_model
 
 LENGTH, VOCABULARY = 16, 257
+READING = (rows_of, scored_of)
 
 
 @pytest.fixture(scope="module")
@@ -93,27 +96,34 @@ FUNCTIONS = {
     "compress_to": lambda model, text, maps: hl.compress_to(model, text, max_dppl=1e6, candidates=1),
 }
 
-COMPRESSING = ("compress", "compress_to")
-
-
-def pairs_of(kinds, few):
-    """Every function with every kind; what compresses, which takes long and begins as the others do, with few."""
-    return [(name, kind) for name in FUNCTIONS for kind in kinds if name not in COMPRESSING or kind in few]
-
-
 IDS = {  # all of the same token ids
     "int64": lambda ids: ids,
     "int32": lambda ids: ids.int(),
     "numpy": lambda ids: ids.numpy(),
     "numpy uint16": lambda ids: ids.numpy().astype(np.uint16),
     "lists": lambda ids: ids.tolist(),
-    "rows": hl.TokenRows.from_ids,
     "no mask": lambda ids: {"input_ids": ids, "attention_mask": None},
     "sparse": lambda ids: ids.to_sparse(),
     "unsigned": lambda ids: ids.numpy().astype(np.uint64),
     "batch": lambda ids: {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
     "batch of lists": lambda ids: {"input_ids": ids.tolist()},
     "loader of ids": lambda ids: DataLoader(ids, batch_size=16),
+    "loader of batches": lambda ids: DataLoader([{"input_ids": row} for row in ids], batch_size=16),
+    "loader of lists": lambda ids: DataLoader(ids.tolist(), batch_size=16),
+    "loader of a data set": lambda ids: DataLoader(datasets.Dataset.from_dict({"input_ids": ids.tolist()}), 10),
+    "loader of one at a time": lambda ids: DataLoader([{"input_ids": row} for row in ids.tolist()]),
+    "loader of unbatched lists": lambda ids: DataLoader(ids.tolist(), batch_size=None),
+    "stream of torch": lambda ids: Unending(ids),
+    "loader of a stream": lambda ids: DataLoader(Unending(ids), batch_size=16),
+    "column of pandas": lambda ids: pd.Series(ids.tolist()),
+    "column of Arrow": lambda ids: pa.array(ids.tolist()),
+    "table of Arrow": lambda ids: pa.table({"input_ids": ids.tolist()}),
+    "column of ids": lambda ids: datasets.Dataset.from_dict({"ids": ids.tolist()})["ids"],
+    "deque of batches": lambda ids: deque({"input_ids": few} for few in ids.split(16)),
+    "big-endian": lambda ids: ids.numpy().astype(">u2"),
+    "big-endian by keyword": lambda ids: {"input_ids": ids.numpy().astype(">i8")},
+    "a view backwards": lambda ids: ids.flip(0).numpy()[::-1],
+    "columns backwards": lambda ids: ids.flip(1).numpy()[:, ::-1],
 }
 
 MASKED = {  # all of the same padded sequences
@@ -126,6 +136,25 @@ MASKED = {  # all of the same padded sequences
     "generator": lambda ids, mask: (
         {"input_ids": few, "attention_mask": places} for few, places in zip(ids.split(10), mask.split(10), strict=True)
     ),
+    "examples": lambda ids, mask: [{"input_ids": row} for row in unpadded(ids, mask)],
+    "lists of different lengths": lambda ids, mask: unpadded(ids, mask),
+    "lists of different lengths, no mask": lambda ids, mask: {"input_ids": unpadded(ids, mask), "attention_mask": None},
+    "tensors of different lengths": lambda ids, mask: [*map(torch.tensor, unpadded(ids, mask))],
+    "arrays of different lengths": lambda ids, mask: tuple(map(np.array, unpadded(ids, mask))),
+    "what a tokenizer returns": lambda ids, mask: BatchEncoding(
+        {"input_ids": unpadded(ids, mask), "attention_mask": unpadded(mask, mask)}
+    ),
+    "tokenised data set": lambda ids, mask: datasets.Dataset.from_dict({"input_ids": unpadded(ids, mask)}),
+    "pairs": lambda ids, mask: DataLoader(TensorDataset(ids, mask), batch_size=10),
+    "torch data set": lambda ids, mask: TensorDataset(ids, mask),
+    "pairs of lists": lambda ids, mask: DataLoader(list(zip(ids.tolist(), mask.tolist(), strict=True)), batch_size=10),
+    "lists by keyword": lambda ids, mask: DataLoader(
+        [{"input_ids": row, "attention_mask": places} for row, places in zip(ids.tolist(), mask.tolist(), strict=True)],
+        batch_size=10,
+    ),
+    "pair": lambda ids, mask: (ids, mask),
+    "list of ids, mask and labels": lambda ids, mask: [ids.numpy(), mask.numpy(), ids.numpy()],
+    "generator of pairs": lambda ids, mask: zip(ids, mask, strict=True),
 }
 
 TEXTS = {
@@ -133,6 +162,29 @@ TEXTS = {
     "generator of strings": lambda folder: (line for line in lines()),
     "data frame": lambda folder: pd.DataFrame({"text": lines()}),
     "path as text": lambda folder: str(written(folder / "mine.md")),
+    "path": lambda folder: written(folder / "mine.txt"),
+    "data set": lambda folder: datasets.Dataset.from_dict({"text": lines()}),
+    "tuple of strings": lambda folder: tuple(lines()),
+    "array of strings": lambda folder: np.array(lines()),
+    "column": lambda folder: pd.Series(lines()),
+    "rows of a data set": lambda folder: datasets.Dataset.from_dict({"text": lines()})[:],
+    "frame with gaps": lambda folder: pd.DataFrame({"text": pd.array([None, *lines()], dtype="string")}),
+    "column with gaps": lambda folder: pd.Series([None, *lines(), float("nan")], dtype=object),
+    "column of a data set": lambda folder: datasets.Dataset.from_dict({"text": lines()})["text"],
+    "rows": lambda folder: [{"text": line, "label": 0} for line in lines()],
+    "table of Arrow": lambda folder: pa.table({"text": [None, *lines()], "n": range(131)}),
+    "batch of Arrow": lambda folder: pa.RecordBatch.from_pydict({"text": lines()}),
+    "column of Arrow": lambda folder: pa.chunked_array([lines()]),
+    "rows with gaps": lambda folder: datasets.Dataset.from_dict({"text": [None, *lines()]})[:],
+    "array by keyword": lambda folder: {"text": np.array(lines())},
+    "column by keyword": lambda folder: {"text": pd.Series(lines())},
+    "array with gaps": lambda folder: np.array([None, *lines()], dtype=object),
+    "set": lambda folder: set(lines()),
+    "deque": lambda folder: deque(lines()),
+    "values": lambda folder: dict(enumerate(lines())).values(),
+    "loader of strings": lambda folder: DataLoader(lines(), batch_size=16),
+    "loader of rows": lambda folder: DataLoader(datasets.Dataset.from_dict({"text": lines()}), batch_size=16),
+    "stream of strings": lambda folder: Unending(lines()),
 }
 
 BAD = {
@@ -144,9 +196,6 @@ BAD = {
     "one sequence": lambda ids: ids[0],
     "no sequences": lambda ids: ids[:0],
     "floats": lambda ids: ids.float(),
-    "a negative id": lambda ids: ids - 400,
-    "an id beyond the vocabulary": lambda ids: ids + 10**6,
-    "sequences too long": lambda ids: ids.repeat(1, 200)[:8],
     "ragged lists of more axes": lambda ids: [[[1, 2]], [[3]]],
     "a sequence of no tokens": lambda ids: [[1, 2], []],
     "ragged lists of words": lambda ids: [["one", "two"], ["three"]],
@@ -180,81 +229,8 @@ BAD = {
     "no texts by keyword": lambda ids: {"text": []},
     "splits": lambda ids: datasets.DatasetDict(train=datasets.Dataset.from_dict({"input_ids": ids.tolist()})),
     "half a character": lambda ids: [*lines(), "half \ud83d of it"],
-    "another keyword": lambda ids: {"pixels": ids},
     "a set": lambda ids: {1, 2},
     "a model": lambda ids: nn.Linear(2, 2),
-}
-
-# What becomes one of the above before any function reads it, so these are tried with the reading alone
-
-MORE_IDS = {
-    "loader of batches": lambda ids: DataLoader([{"input_ids": row} for row in ids], batch_size=16),
-    "loader of lists": lambda ids: DataLoader(ids.tolist(), batch_size=16),
-    "loader of a data set": lambda ids: DataLoader(datasets.Dataset.from_dict({"input_ids": ids.tolist()}), 10),
-    "loader of one at a time": lambda ids: DataLoader([{"input_ids": row} for row in ids.tolist()]),
-    "loader of unbatched lists": lambda ids: DataLoader(ids.tolist(), batch_size=None),
-    "stream of torch": lambda ids: Unending(ids),
-    "loader of a stream": lambda ids: DataLoader(Unending(ids), batch_size=16),
-    "column of pandas": lambda ids: pd.Series(ids.tolist()),
-    "column of Arrow": lambda ids: pa.array(ids.tolist()),
-    "table of Arrow": lambda ids: pa.table({"input_ids": ids.tolist()}),
-    "column of ids": lambda ids: datasets.Dataset.from_dict({"ids": ids.tolist()})["ids"],
-    "deque of batches": lambda ids: deque({"input_ids": few} for few in ids.split(16)),
-    "big-endian": lambda ids: ids.numpy().astype(">u2"),
-    "big-endian by keyword": lambda ids: {"input_ids": ids.numpy().astype(">i8")},
-    "a view backwards": lambda ids: ids.flip(0).numpy()[::-1],
-    "columns backwards": lambda ids: ids.flip(1).numpy()[:, ::-1],
-}
-
-MORE_MASKED = {
-    "examples": lambda ids, mask: [{"input_ids": row} for row in unpadded(ids, mask)],
-    "lists of different lengths": lambda ids, mask: unpadded(ids, mask),
-    "lists of different lengths, no mask": lambda ids, mask: {"input_ids": unpadded(ids, mask), "attention_mask": None},
-    "tensors of different lengths": lambda ids, mask: [*map(torch.tensor, unpadded(ids, mask))],
-    "arrays of different lengths": lambda ids, mask: tuple(map(np.array, unpadded(ids, mask))),
-    "what a tokenizer returns": lambda ids, mask: BatchEncoding(
-        {"input_ids": unpadded(ids, mask), "attention_mask": unpadded(mask, mask)}
-    ),
-    "tokenised data set": lambda ids, mask: datasets.Dataset.from_dict({"input_ids": unpadded(ids, mask)}),
-    "pairs": lambda ids, mask: DataLoader(TensorDataset(ids, mask), batch_size=10),
-    "torch data set": lambda ids, mask: TensorDataset(ids, mask),
-    "pairs of lists": lambda ids, mask: DataLoader(list(zip(ids.tolist(), mask.tolist(), strict=True)), batch_size=10),
-    "lists by keyword": lambda ids, mask: DataLoader(
-        [{"input_ids": row, "attention_mask": places} for row, places in zip(ids.tolist(), mask.tolist(), strict=True)],
-        batch_size=10,
-    ),
-    "pair": lambda ids, mask: (ids, mask),
-    "list of ids, mask and labels": lambda ids, mask: [ids.numpy(), mask.numpy(), ids.numpy()],
-    "generator of pairs": lambda ids, mask: zip(ids, mask, strict=True),
-}
-
-MORE_TEXTS = {
-    "path": lambda folder: written(folder / "mine.txt"),
-    "data set": lambda folder: datasets.Dataset.from_dict({"text": lines()}),
-    "tuple of strings": lambda folder: tuple(lines()),
-    "array of strings": lambda folder: np.array(lines()),
-    "column": lambda folder: pd.Series(lines()),
-    "rows of a data set": lambda folder: datasets.Dataset.from_dict({"text": lines()})[:],
-    "frame with gaps": lambda folder: pd.DataFrame({"text": pd.array([None, *lines()], dtype="string")}),
-    "column with gaps": lambda folder: pd.Series([None, *lines(), float("nan")], dtype=object),
-    "column of a data set": lambda folder: datasets.Dataset.from_dict({"text": lines()})["text"],
-    "rows": lambda folder: [{"text": line, "label": 0} for line in lines()],
-    "table of Arrow": lambda folder: pa.table({"text": [None, *lines()], "n": range(131)}),
-    "batch of Arrow": lambda folder: pa.RecordBatch.from_pydict({"text": lines()}),
-    "column of Arrow": lambda folder: pa.chunked_array([lines()]),
-    "rows with gaps": lambda folder: datasets.Dataset.from_dict({"text": [None, *lines()]})[:],
-    "array by keyword": lambda folder: {"text": np.array(lines())},
-    "column by keyword": lambda folder: {"text": pd.Series(lines())},
-    "array with gaps": lambda folder: np.array([None, *lines()], dtype=object),
-    "set": lambda folder: set(lines()),
-    "deque": lambda folder: deque(lines()),
-    "values": lambda folder: dict(enumerate(lines())).values(),
-    "loader of strings": lambda folder: DataLoader(lines(), batch_size=16),
-    "loader of rows": lambda folder: DataLoader(datasets.Dataset.from_dict({"text": lines()}), batch_size=16),
-    "stream of strings": lambda folder: Unending(lines()),
-}
-
-MORE_BAD = {
     "a tuple of ids and something": lambda ids: (ids, ids),
     "a data set without a length": lambda ids: Endless(ids),
     "a loader of that": lambda ids: DataLoader(Endless(ids)),
@@ -264,6 +240,14 @@ MORE_BAD = {
     "text in memory": lambda ids: io.StringIO("\n".join(lines())),
     "bytes in memory": lambda ids: io.BytesIO(b"text"),
     "texts by name": lambda ids: dict(zip(map(str, range(400)), lines(400), strict=True)),
+}
+
+
+BAD_FOR_THE_MODEL = {  # which can be read
+    "a negative id": lambda ids: ids - 400,
+    "an id beyond the vocabulary": lambda ids: ids + 10**6,
+    "sequences too long": lambda ids: ids.repeat(1, 200)[:8],
+    "another keyword": lambda ids: {"pixels": ids},
 }
 
 WITH_LABELS = {
@@ -317,41 +301,35 @@ def numbers_of(found):
     return [found.base, found.perplexity]
 
 
-@pytest.fixture(scope="module")
-def expected(model, ids, maps):
-    """What each function makes of the ids themselves."""
-    return {name: numbers_of(call(model, ids, maps)) for name, call in FUNCTIONS.items()}
-
-
-@pytest.mark.parametrize(("name", "kind"), pairs_of(IDS, ["int32", "loader of ids"]))
-def test_token_ids_of_every_kind_give_the_same(model, ids, maps, expected, name, kind):
-    brought = IDS[kind](ids)
-    if kind == "rows" and name in ("perplexity", "losses", "swap_costs"):  # of rows the held-out part alone counts
-        brought = hl.TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_token_ids_of_another_kind_give_the_same_and_the_model_is_left_as_it_was(model, ids, maps, name):
+    expected = numbers_of(FUNCTIONS[name](model, ids, maps))
     model.train()
-    found = numbers_of(FUNCTIONS[name](model, brought, maps))
+    found = numbers_of(FUNCTIONS[name](model, IDS["loader of ids"](ids), maps))
     assert model.training
     model.eval()
-    assert found == pytest.approx(expected[name], rel=1e-5)
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", MORE_IDS)
-def test_token_ids_of_more_kinds_are_read_as_the_same(model, ids, kind):
-    assert torch.equal(rows_of(MORE_IDS[kind](ids), model).ids, ids)
+@pytest.mark.parametrize("kind", IDS)
+def test_token_ids_of_every_kind_are_read_as_the_same(model, ids, kind):
+    for read in READING:
+        assert torch.equal(read(IDS[kind](ids), model).ids, ids)
 
 
-@pytest.mark.parametrize("kind", MORE_MASKED)
-def test_padded_sequences_of_more_kinds_are_read_as_the_same(model, padded, kind):
-    found = rows_of(MORE_MASKED[kind](*padded), model)
-    assert torch.equal(found.ids, padded[0])
-    assert torch.equal(found.mask, padded[1].bool())
+@pytest.mark.parametrize("kind", MASKED)
+def test_padded_sequences_of_every_kind_are_read_as_the_same(model, padded, kind):
+    for read in READING:
+        found = read(MASKED[kind](*padded), model)
+        assert torch.equal(found.ids, padded[0])
+        assert torch.equal(found.mask, padded[1].bool())
 
 
-@pytest.mark.parametrize("kind", MORE_TEXTS)
-def test_texts_of_more_kinds_are_read_as_the_same(model, tmp_path, kind):
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_of_every_kind_are_read_as_the_same(model, tmp_path, kind):
     expected = rows_of(lines(), model, 8192, LENGTH)
-    assert rows_of(MORE_TEXTS[kind](tmp_path), model, 8192, LENGTH).sha256 == expected.sha256
-    assert hl.load_corpus(MORE_TEXTS[kind](tmp_path), model).rows(8192, LENGTH).sha256 == expected.sha256
+    assert rows_of(TEXTS[kind](tmp_path), model, 8192, LENGTH).sha256 == expected.sha256
+    assert hl.load_corpus(TEXTS[kind](tmp_path), model).rows(8192, LENGTH).sha256 == expected.sha256
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 there")
@@ -375,9 +353,11 @@ def test_a_column_of_rows_may_be_named(model):
                 call(given, model)
 
 
-@pytest.mark.parametrize("kind", MORE_BAD)
-def test_what_cannot_be_told_is_one_line(model, ids, kind):
-    one_line(lambda: rows_of(MORE_BAD[kind](ids), model))
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_no_text_is_one_line(model, ids, kind):
+    for read in READING:
+        one_line(lambda read=read: read(BAD[kind](ids), model))
 
 
 @pytest.mark.parametrize("kind", WITH_LABELS)
@@ -465,10 +445,9 @@ def expected_of_padded(model, padded, maps):
 MASKING = ("measure", "capture", "perplexity", "losses", "swap_costs")
 
 
-@pytest.mark.parametrize("kind", MASKED)
 @pytest.mark.parametrize("name", MASKING)
-def test_padded_sequences_of_every_kind_give_the_same(model, padded, maps, expected_of_padded, name, kind):
-    found = numbers_of(FUNCTIONS[name](model, MASKED[kind](*padded), maps))
+def test_padded_sequences_of_another_kind_give_the_same(model, padded, maps, expected_of_padded, name):
+    found = numbers_of(FUNCTIONS[name](model, MASKED["generator"](*padded), maps))
     assert found == pytest.approx(expected_of_padded[name], rel=1e-5)
 
 
@@ -496,18 +475,11 @@ def test_padding_counts_nowhere(model, padded, expected_of_padded):
     assert expected_of_padded["perplexity"] == pytest.approx([float(torch.cat(nats).double().mean().exp())], rel=1e-5)
 
 
-@pytest.fixture(scope="module")
-def expected_of_text(model, maps):
-    """What each function makes of the rows of a text."""
-    text = hl.load_corpus(lines(), model)
-    rows = {name: text.rows(*((8192, LENGTH) if name == "measure" else ())) for name in FUNCTIONS}
-    return {name: numbers_of(call(model, rows[name], maps)) for name, call in FUNCTIONS.items()}
-
-
-@pytest.mark.parametrize(("name", "kind"), pairs_of(TEXTS, ["strings", "path as text"]))
-def test_texts_of_every_kind_give_the_same(model, maps, expected_of_text, tmp_path, name, kind):
-    found = numbers_of(FUNCTIONS[name](model, TEXTS[kind](tmp_path), maps))
-    assert found == pytest.approx(expected_of_text[name], rel=1e-5)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_strings_give_what_the_rows_of_their_text_give(model, maps, name):
+    rows = hl.load_corpus(lines(), model).rows(*((8192, LENGTH) if name == "measure" else ()))
+    found, expected = (numbers_of(FUNCTIONS[name](model, text, maps)) for text in (lines(), rows))
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def one_line(call):
@@ -522,11 +494,10 @@ def one_line(call):
     return message
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("kind", BAD)
-def test_what_is_no_text_is_one_line(model, ids, maps, kind):
+@pytest.mark.parametrize("bring", [BAD["a number"], BAD["no such text"], *BAD_FOR_THE_MODEL.values()])
+def test_what_no_function_can_use_is_one_line(model, ids, maps, bring):
     for call in FUNCTIONS.values():  # the one that is at fault stands in the traceback
-        one_line(lambda call=call: call(model, BAD[kind](ids), maps))
+        one_line(lambda call=call: call(model, bring(ids), maps))
 
 
 TAKING_A_MODEL = FUNCTIONS | {
