@@ -15,7 +15,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-import jupytext
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
@@ -23,7 +22,6 @@ from nbformat.v4 import new_code_cell
 from howlinear.errors import HowlinearError, InputError
 from howlinear.files import atomic, paths
 from howlinear.notebook import execute
-from howlinear.notebook.prose import describe_recorded
 from tools import lessons, report
 from tools.book import build, solutions
 
@@ -175,9 +173,8 @@ def write(stems: Sequence[str]) -> None:
     course = paths.BUILD / "course"
     shutil.rmtree(course, ignore_errors=True)
     for stem in stems:
-        notebook = jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
         try:
-            solved = instructors(stem, notebook, build.solutions(stem))
+            solved = instructors(stem, solutions.notebook(stem), build.solutions(stem))
         except InputError as error:
             raise InputError(f"notebook {stem}: {error}") from error
         for folder, copy in (("instructor", solved), ("student", students(solved))):
@@ -186,7 +183,7 @@ def write(stems: Sequence[str]) -> None:
     plans = course / "plans"
     for stem, plan in lessons.plans().items():
         if stem in stems:
-            text = lessons.page(stem, plan, describe_recorded(paths.results("minis"), stem))
+            text = lessons.page(stem, plan, lessons.recorded(paths.results("minis"), stem))
             atomic.write_text(plans / f"{stem}.md", f"# {stem}\n\n{lessons.with_figures(text, plans)}\n")
     report.write_slides(course)
 

@@ -15,19 +15,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import yaml
 
 from howlinear.errors import InputError
-from howlinear.files import paths
-from howlinear.notebook.prose import Prose
-from tools.book.solutions import difficulties
+from howlinear.files import paths, tables
+from howlinear.notebook.prose import Prose, describe
+from tools.book.solutions import difficulties, notebook
 
 MINUTES = 40
 """Of a lesson. Two meetings of ninety minutes hold four of them, and leave time for a claim of the ledger."""
 
 FIGURE = re.compile(r"\]\((?:\.\./)*figures/(\w+)/(\w+)\.png\)")
 """A picture in a page: its run profile and its name."""
+
+
+recorded_tables = cache(tables.results)
+
+
+@cache
+def recorded(folder: Path, stem: str) -> Prose:
+    """What a notebook found, by the results in a folder: several pages say it."""
+    return describe(recorded_tables(folder, stem))
 
 
 @cache
@@ -92,8 +100,7 @@ def with_figures(text: str, folder: Path) -> str:
 
 def _predictions(stem: str) -> list[str]:
     """What a notebook has its readers predict; one text if it asks without numbers."""
-    cells = jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells
-    text = next(cell.source for cell in cells if "## Predict first" in cell.source)
+    text = next(cell.source for cell in notebook(stem).cells if "## Predict first" in cell.source)
     asked = re.findall(r"^\d\. (.+?)(?=^\d\. |\Z)", text, re.MULTILINE | re.DOTALL)
     return [" ".join(question.split()) for question in asked or [text.partition("\n")[2]]]
 

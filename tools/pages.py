@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
-from howlinear.files.tables import results as load_results
 from howlinear.notebook import execute, prose
-from howlinear.notebook.prose import Prose, describe_recorded
+from howlinear.notebook.prose import Prose
 from tools import ledger, lessons, teaching
+from tools.lessons import recorded, recorded_tables
 
 TEMPLATES = paths.ROOT / "tools" / "templates"
 
@@ -45,9 +45,6 @@ SYLLABUS = "book/course/syllabus.md"
 INSTRUCTOR = "book/course/instructor.md"
 PLANS = "book/course/plans.md"
 
-recorded = cache(describe_recorded)
-"""What a notebook found: three pages say it."""
-
 
 def tables(results: Path) -> dict[str, dict[str, str]]:
     """All tables as a folder of results implies them: page → the mark that each follows → Markdown."""
@@ -66,7 +63,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
 
 def fill_prose(template: str, results: Path) -> str:
     """Prose with its numbers from the tables: `public("02_ceilings")["blocks"]` is one in the template."""
-    public, minis = (cache(partial(load_results, results / name)) for name in ("public", "minis"))
+    public, minis = (partial(recorded_tables, results / name) for name in ("public", "minis"))
 
     def measured(stem: str, table: str) -> Results:
         """A notebook's results of the public models, or of the embedded ones where those have no such table."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import math
 import re
-from pathlib import Path
 
 import jupytext
+from nbformat import NotebookNode
 
 from howlinear.files import atomic, numbers, paths, tables
 
@@ -25,10 +25,10 @@ STEP = 5
 STATED = re.compile(r"\*\*Time\*\* (\d+) minutes to read, (\d+) to run")
 
 
-def minutes(path: Path) -> int:
-    """Minutes to read a notebook, py:percent text, up to its exercises; in whole steps."""
+def minutes(notebook: NotebookNode) -> int:
+    """Minutes to read a notebook up to its exercises, in whole steps."""
     words, lines, figures = 0, 0, 0
-    for cell in jupytext.read(path).cells:
+    for cell in notebook.cells:
         prose, exercises, _ = cell.source.partition("## Exercises")
         if cell.cell_type == "markdown":
             words += len(prose.split())
@@ -59,7 +59,9 @@ def main() -> None:
     """Write the minutes into the header of every notebook; say which changed."""
     for path in sorted(paths.NOTEBOOKS.glob("[0-9][0-9]_*.py")):
         old = path.read_text(encoding="utf-8")
-        stated = f"**Time** {minutes(path)} minutes to read, {minutes_to_run(path.stem)} to run"
+        stated = (
+            f"**Time** {minutes(jupytext.reads(old, 'py:percent'))} minutes to read, {minutes_to_run(path.stem)} to run"
+        )
         new = STATED.sub(stated, old, count=1)
         if new != old:
             atomic.write_text(path, new)

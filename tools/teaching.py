@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from howlinear.files import paths
 from howlinear.notebook import execute
 from howlinear.notebook.prose import Prose
 from tools import course, reading_time
-from tools.book.solutions import difficulties
+from tools.book.solutions import difficulties, notebook
 from tools.book.tables import markdown
 
 WEEKS = {
@@ -78,10 +77,9 @@ def answered(of_models: Mapping[str, Prose]) -> str:
     return "\n\n".join(parts)
 
 
-@cache
 def minutes(stem: str) -> int:
     """Minutes to read a notebook, without its exercises."""
-    return reading_time.minutes(paths.NOTEBOOKS / f"{stem}.py")
+    return reading_time.minutes(notebook(stem))
 
 
 def points(stem: str) -> int:
@@ -89,6 +87,7 @@ def points(stem: str) -> int:
     return sum(map(course.points, difficulties(stem).values()))
 
 
+@cache
 def question(stem: str) -> str:
     """The title of a notebook, which is a question."""
     return execute.listed(stem).title.partition(" · ")[2]

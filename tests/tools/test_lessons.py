@@ -8,7 +8,6 @@ from conftest import fingerprint
 from howlinear.errors import InputError
 from howlinear.files import paths, tables
 from howlinear.notebook import execute
-from howlinear.notebook.prose import describe_recorded
 from tools import lessons
 
 STEM = "02_ceilings"
@@ -20,7 +19,7 @@ def plan(**changed):
 
 
 def page(**changed):
-    return lessons.page(STEM, plan(**changed), describe_recorded(paths.results("minis"), STEM))
+    return lessons.page(STEM, plan(**changed), lessons.recorded(paths.results("minis"), STEM))
 
 
 def test_every_notebook_has_a_plan_that_fills_the_lesson_and_answers_a_misconception_with_a_number():
@@ -32,7 +31,6 @@ def test_every_notebook_has_a_plan_that_fills_the_lesson_and_answers_a_misconcep
         assert of_notebook["in_class"] != of_notebook["at_home"], stem
         assert "?" in of_notebook["discuss"], stem
         assert "number" in of_notebook["misconceptions"][0], stem
-        lessons.page(stem, of_notebook, describe_recorded(paths.results("minis"), stem))
 
 
 def test_a_page_asks_the_notebooks_prediction_and_answers_with_the_recorded_numbers():

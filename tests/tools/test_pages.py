@@ -39,7 +39,7 @@ def test_an_answer_has_its_question_its_figure_and_both_kinds_of_models():
 def test_prose_is_filled_from_the_tables(tmp_path, monkeypatch):
     models = pd.DataFrame({"perplexity": [1.0, 2.0]})
     monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
-    monkeypatch.setattr(pages, "load_results", lambda folder, stem: Results(stem, {"models": models}))
+    monkeypatch.setattr(pages, "recorded_tables", lambda folder, stem: Results(stem, {"models": models}))
     (tmp_path / "one.md").write_text('{{ minis("02_ceilings")["models"].perplexity | span(1) }}\n', encoding="utf-8")
     assert pages.fill_prose("one", RECORDED) == "1.0 to 2.0"
 
@@ -47,7 +47,7 @@ def test_prose_is_filled_from_the_tables(tmp_path, monkeypatch):
 def test_what_public_models_lack_is_said_of_the_embedded_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
     monkeypatch.setattr(
-        pages, "load_results", lambda folder, stem: Results(stem, {}, {"settings": {"whose": folder.name}})
+        pages, "recorded_tables", lambda folder, stem: Results(stem, {}, {"settings": {"whose": folder.name}})
     )
     (tmp_path / "one.md").write_text(
         '{{ measured("02_ceilings", "blocks").settings.whose }} {{ measured("02_ceilings", "twins").settings.whose }}',

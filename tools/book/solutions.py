@@ -36,10 +36,14 @@ if importlib.util.find_spec("howlinear") is None:
 
 
 @cache
+def notebook(stem: str) -> NotebookNode:
+    """A notebook as the text it is; read once, since much is made of it."""
+    return jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
+
+
 def difficulties(stem: str) -> dict[int, str]:
     """Exercise of a notebook → how hard it says it is."""
-    cells = jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells
-    words = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    words = "\n".join(cell.source for cell in notebook(stem).cells if cell.cell_type == "markdown")
     return {int(number): difficulty for number, difficulty in EXERCISE.findall(words)}
 
 

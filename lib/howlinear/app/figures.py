@@ -25,7 +25,7 @@ from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 
 from howlinear.errors import InputError, SourceError
-from howlinear.files import atomic, paths
+from howlinear.files import atomic, paths, tables
 from howlinear.models import sources
 from howlinear.models.checks import check_count
 from howlinear.notebook import execute, prose, settings
@@ -334,4 +334,4 @@ def _filled(part: Part, profile: settings.RunProfile, out: Path) -> dict[str, An
         figure = out / "figures" / f"{part.stem}_{name}.svg"
         if figure.is_file():
             drawn[caption] = base64.b64encode(figure.read_bytes()).decode()
-    return filled | {"answer": prose.describe_recorded(out / "results", part.stem).answer, "figures": drawn}
+    return filled | {"answer": prose.describe(tables.read(out / "results" / part.stem)).answer, "figures": drawn}

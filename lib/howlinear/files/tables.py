@@ -127,8 +127,8 @@ def _print(table: pd.DataFrame) -> str:
 
 def _parse(text: str, stem: str, name: str) -> pd.DataFrame:
     types = {"number": "float64", "integer": "Int64", "text": "str", "flag": "boolean"}
-    header = pd.read_csv(io.StringIO(text), nrows=0).columns
-    dtypes = {column: types[describe_column(stem, name, column).type] for column in header}
+    header = text.partition("\n")[0]
+    dtypes = {column: types[describe_column(stem, name, column).type] for column in header.split(",")}
     # only an empty cell is missing: a text may well be "None" or "NA"
     table = pd.read_csv(io.StringIO(text), dtype=dtypes, keep_default_na=False, na_values=[""])
     for column in table.columns:  # plain types where there is no gap

@@ -20,7 +20,7 @@ import jinja2
 import pandas as pd
 
 from howlinear.errors import SourceError
-from howlinear.files import paths, tables
+from howlinear.files import paths
 from howlinear.files.tables import Results
 
 TEMPLATES = paths.NOTEBOOKS / "answers"
@@ -54,11 +54,6 @@ def render(template: Path, found: Results, **more: Any) -> str:
         raise SourceError(
             f"results of {found.stem} do not hold what {template.name} says ({problem}): run the notebook again"
         ) from error
-
-
-def describe_recorded(folder: Path, stem: str) -> Prose:
-    """The same of the results in a folder, as `paths.results("minis")`."""
-    return describe(tables.read(folder / stem))
 
 
 @cache
