@@ -4,16 +4,17 @@ import re
 import tomllib
 
 import jaxtyping
-import jupytext
 import pytest
 import torch
 import yaml
 
 from howlinear.files import paths
 from howlinear.instrument.perplexity import mean_losses
+from howlinear.notebook import execute
+from tools.book import solutions
 
 ROOT = paths.ROOT
-STEMS = sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9][0-9]_*.py"))
+STEMS = execute.stems()
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -62,7 +63,13 @@ def test_the_pipeline_knows_every_notebook_and_its_figures(stem):
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_notebook_has_parameters_checked_numbers_and_exercises(stem):
-    notebook = jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
+    notebook = solutions.notebook(stem)
+    known = execute.declared(notebook)
+    assert (known["profile"].default, known["profile"].types) == ("minis", (str,))
+    assert known.keys() >= {*execute.OWN}
+    assert all(parameter.comment for parameter in known.values())
+    defaults = {name: parameter.default for name, parameter in known.items()}
+    assert execute.checked(stem, defaults, notebook) == defaults
     tags = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", [])]
     assert tags.count("parameters") == 1
     assert "nbval-check-output" in tags  # the cells whose numbers `make test-all` compares

@@ -7,7 +7,6 @@ import pickle
 import re
 from pathlib import Path
 
-import jupytext
 import pytest
 import torch
 
@@ -177,6 +176,7 @@ def test_names_do_not_lead_out_of_the_project(name, tmp_path, monkeypatch):
         ("rows: '4096'", "rows is '4096'; give a whole number"),
         ("seed: true", "seed is True; give a whole number"),
         ("corpora: [3]", r"corpora is \[3\]; give names"),
+        ("texts: [a, b]", r"texts is \['a', 'b'\]; give names"),
         ("corpora: [docs, ./nope.txt]", r"no text .*nope\.txt"),
         ("paramters: {}", "paramters is {}; give no such key"),
     ],
@@ -246,18 +246,9 @@ def test_a_parameter_of_another_type_is_refused_before_anything_runs(given, mess
 def test_parameters_of_their_types_arrive():
     given = {"count": 4, "share": 1, "many": (3, 4), "rates": [1], "few": 5, "high": 1, "steps": 7, "some": [8, "a"]}
     path = execute.execute("00_tiny", given)
+    assert path == paths.scratch("minis") / "notebooks" / "00_tiny.ipynb"
     outputs = [output["text"] for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
     assert outputs == [["(4, 1.0, [3, 4], [1.0], 5, 1.0, 7, [8, 'a'])\n"]]
-
-
-@pytest.mark.parametrize("path", sorted(paths.NOTEBOOKS.glob("[0-9]*.py")), ids=lambda path: path.stem)
-def test_every_notebooks_parameters_can_be_read(path):
-    known = execute.declared(jupytext.read(path))
-    profile = known["profile"]
-    assert (profile.default, profile.types) == ("minis", (str,))
-    assert all(parameter.comment for parameter in known.values())
-    defaults = {name: parameter.default for name, parameter in known.items()}
-    assert execute.checked(path.stem, defaults, jupytext.read(path)) == defaults
 
 
 def test_the_embedded_models_are_what_they_were_shipped_as():

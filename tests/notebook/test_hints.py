@@ -2,16 +2,13 @@
 
 import re
 
-import jupytext
 import pytest
 
-from howlinear.files import paths
 from howlinear.notebook import execute
 from tools.book import solutions
 
 FOLD = re.compile(r"^<details><summary>Hint</summary>\n\n(.+?)\n\n</details>$", re.DOTALL | re.MULTILINE)
 STEP = re.compile(r"^Step (\d): ", re.MULTILINE)
-STEMS = execute.stems()
 
 
 def hints(source):
@@ -19,8 +16,8 @@ def hints(source):
     return [[int(step) for step in STEP.findall(hint)] for hint in FOLD.findall(source)]
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("stem", execute.stems())
 def test_every_exercise_has_one_folded_hint_of_two_or_three_steps(stem):
-    _, asked = solutions.exercises(jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells)
+    _, asked = solutions.exercises(solutions.notebook(stem).cells)
     found = {number: hints(cells[0].source) for number, cells in asked.items()}
     assert {number: steps for number, steps in found.items() if steps not in ([[1, 2]], [[1, 2, 3]])} == {}

@@ -11,7 +11,7 @@ import pytest
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.models.load import load_model
-from howlinear.notebook import execute, settings
+from howlinear.notebook import settings
 from howlinear.notebook.run import start
 from tools import on_record
 
@@ -90,38 +90,12 @@ def test_a_text_that_is_not_there_is_one_line(tmp_path):
         settings.read(write(tmp_path / "mine.yaml", extends="smoke", corpora=["nope.txt"]))
 
 
-def test_a_capture_of_ones_own_text_lies_below_build_and_is_stale_when_the_name_means_another(texts, tmp_path):
+def test_a_capture_of_ones_own_text_lies_below_build(texts, tmp_path):
     path = write(tmp_path / "mine.yaml", extends="smoke", corpora=["a/my notes.txt"])
     run = start("01_capture", path)
     assert run.capture_path("mini-gpt2", "my-notes") == paths.build("mine") / "captures/mini-gpt2/my-notes.safetensors"
     corpus = run.corpus("my-notes", load_model("mini-gpt2"))
     assert (corpus.name, len(corpus.documents)) == ("my-notes", 40)
-    write(tmp_path / "mine.yaml", extends="smoke", corpora=["b/my notes.txt"])
-    other = start("01_capture", path)
-    assert other.corpora == run.corpora
-    assert other._sources("mini-gpt2", "my-notes") != run._sources("mini-gpt2", "my-notes")
-
-
-@pytest.mark.long
-def test_a_notebook_reads_ones_own_profile_from_its_own_folder_and_records_nothing(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    paths.NOTEBOOKS.mkdir()
-    (paths.NOTEBOOKS / "00_tiny.py").write_text("""# %% tags=["parameters"]
-profile = "smoke"
-
-# %%
-from howlinear.notebook.run import start
-
-run = start("00_tiny", profile)
-print(run.profile, run.corpora, run.recorded)
-""")
-    write(tmp_path / "mine.yaml", extends="smoke", corpora=["docs.txt"])
-    monkeypatch.chdir(tmp_path)
-    execute.main("00_tiny", "mine.yaml")
-    executed = (paths.scratch("mine") / "notebooks" / "00_tiny.ipynb").read_text()
-    assert "mine ['docs-" in executed
-    assert "False" in executed
 
 
 def test_nothing_of_ones_own_profile_is_on_record(tmp_path, capsys):
@@ -183,11 +157,6 @@ def test_a_notebook_starts_on_a_text_of_ones_own(texts, own_profiles):
     assert not run.recorded
     with pytest.raises(SourceError, match="no text"):
         start("02_ceilings", "lesson", corpus=str(texts / "absent.txt"))
-
-
-def test_every_notebook_takes_a_model_and_a_text():
-    for stem in execute.stems():
-        assert {"profile", *execute.OWN} <= execute.listed(stem).parameters.keys()
 
 
 def test_a_model_beside_the_others_is_for_the_notebooks_that_name_it(tmp_path, monkeypatch):
