@@ -40,23 +40,14 @@ class UntestableError(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """A statistic's value.
+    """A statistic's value; `inner` and `ordinary` decide nothing."""
 
-    Attributes:
-        estimate: the value with its 95 % interval, in the unit of its claim.
-        note: which block or pair it comes from.
-        inner: the same without the first and the last block, where they can be left out; it decides nothing.
-        ordinary: the same of R²_lin on ordinary rows, where the model has massive ones; it decides nothing.
-        one_out: of a correlation over blocks, the lowest and the highest with one block left out.
-        no_power: why a search that finds little says little; empty where it finds what was planted.
-    """
-
-    estimate: Estimate
-    note: str = ""
-    inner: Estimate | None = None
-    ordinary: Estimate | None = None
-    one_out: tuple[float, float] | None = None
-    no_power: str = ""
+    estimate: Estimate  # with its 95 % interval, in the unit of its claim
+    note: str = ""  # which block or pair it comes from
+    inner: Estimate | None = None  # without the first and the last block, where they can be left out
+    ordinary: Estimate | None = None  # of R²_lin on ordinary rows, where the model has massive ones
+    one_out: tuple[float, float] | None = None  # of a correlation, the lowest and the highest with a block left out
+    no_power: str = ""  # why a search that finds little says little; empty where it finds what was planted
 
 
 @dataclass(frozen=True)

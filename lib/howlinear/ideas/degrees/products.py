@@ -48,17 +48,13 @@ FLAT = float(np.finfo(np.float32).eps)  # a square of mean 1 and variance below 
 class Learned:
     """What a fit on some number of rows explains.
 
-    Attributes:
-        rows: train rows of the fit.
-        r2: held-out R², pooled; its interval over held-out document folds takes the fit as given, and holds the mean
-            over new documents in 92 to 94 of 100 simulated measurements, in 90 where outputs have heavy tails
-            (`benchmarks/coverage.py`).
-        ridge: chosen on validation documents.
+    The interval of R², over held-out document folds, takes the fit as given, and holds the mean over new documents in
+    92 to 94 of 100 simulated measurements, in 90 where outputs have heavy tails (`benchmarks/coverage.py`).
     """
 
-    rows: int
-    r2: Estimate
-    ridge: float
+    rows: int  # to fit on
+    r2: Estimate  # held out, pooled
+    ridge: float  # chosen on validation documents
 
 
 # On few rows, by kernels
@@ -144,14 +140,10 @@ class Products:
     """x ↦ (x without its null directions, products of pairs of its leading principal directions).
 
     Pairs are in order of the later direction, so the products of the first k directions come first.
-
-    Attributes:
-        white: centred and whitened inputs, the quietest direction first.
-        count: how many directions are multiplied, k: k(k+1)/2 products.
     """
 
-    white: AffineMap
-    count: int
+    white: AffineMap  # to centred and whitened inputs, the quietest direction first
+    count: int  # of directions that are multiplied, k: k(k+1)/2 products
 
     @classmethod
     def of(cls, moments: Moments, directions: int | None = None) -> Products:

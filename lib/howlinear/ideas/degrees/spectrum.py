@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, whitening
@@ -35,25 +35,15 @@ JITTER = 1e-9  # on each neuron's normal equations, relative to their mean diago
 
 @dataclass(frozen=True)
 class Features:
-    """x ↦ (x without its null directions, what degree 2 adds, what degree 3 adds, …).
+    """x ↦ (x without its null directions, what degree 2 adds, what degree 3 adds, …)."""
 
-    Attributes:
-        centre: input means, shape (d_in,).
-        whiten: to the directions of x that vary, shape (d_in, rank).
-        gate: x to standardised pre-activations.
-        up: as in `Hidden`.
-        adds: per degree from 2, coefficients in Hermite's polynomials of what it adds, shape (degree − 1, j, m).
-        out: weights of the layer out, shape (m, d_out), which pool the neurons; None if each is a feature.
-        order: neurons, the loudest in what degrees from 2 add first, shape (m,).
-    """
-
-    centre: Float[Tensor, " d_in"]
-    whiten: Float[Tensor, "d_in rank"]
-    gate: AffineMap
-    up: AffineMap | None
-    adds: Float[Tensor, "degrees j m"]
-    out: Float[Tensor, "m d_out"] | None
-    order: Tensor
+    centre: Float[Tensor, " d_in"]  # means of the inputs
+    whiten: Float[Tensor, "d_in rank"]  # to the directions of x that vary
+    gate: AffineMap  # x to standardised pre-activations
+    up: AffineMap | None  # as in `Hidden`
+    adds: Float[Tensor, "degrees j m"]  # per degree from 2, what it adds: coefficients in Hermite's polynomials
+    out: Float[Tensor, "m d_out"] | None  # weights of the layer out, which pool the neurons; None if each is a feature
+    order: Int64[Tensor, " m"]  # neurons, the loudest in what degrees from 2 add first
 
     @property
     def sizes(self) -> list[int]:

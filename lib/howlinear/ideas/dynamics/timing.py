@@ -21,32 +21,20 @@ from howlinear.ideas.dynamics.trajectory import Trajectory
 
 
 class Passage(NamedTuple):
-    """When something happened to each curve; infinite where it never did.
+    """When something happened to each curve; infinite where it never did."""
 
-    Attributes:
-        step: interpolated, shape (curves,).
-        after: the last measured step before, shape (curves,).
-        by: the first measured step at which it had happened; equal to `after` if it was so from the start.
-    """
-
-    step: Float[np.ndarray, " curves"]
-    after: Float[np.ndarray, " curves"]
-    by: Float[np.ndarray, " curves"]
+    step: Float[np.ndarray, " curves"]  # interpolated
+    after: Float[np.ndarray, " curves"]  # the last measured step before
+    by: Float[np.ndarray, " curves"]  # the first at which it had happened; `after` if it was so from the start
 
 
 @dataclass(frozen=True)
 class Departures:
-    """How the blocks left their initial value.
+    """How the blocks left their initial value."""
 
-    Attributes:
-        first: when each block left it, to whichever side.
-        first_side: 1 if upwards, −1 if downwards, 0 if never; shape (blocks,).
-        last_side: where each block is at the end: as `first_side`; 0 also where it came back.
-    """
-
-    first: Passage
-    first_side: Int[np.ndarray, " blocks"]
-    last_side: Int[np.ndarray, " blocks"]
+    first: Passage  # when each block left it, to whichever side
+    first_side: Int[np.ndarray, " blocks"]  # 1 if upwards, −1 if downwards, 0 if never
+    last_side: Int[np.ndarray, " blocks"]  # where each block is at the end; 0 also where it came back
 
 
 def departures(trajectory: Trajectory, patience: int = 2) -> Departures:

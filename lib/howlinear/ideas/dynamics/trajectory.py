@@ -36,23 +36,14 @@ MOVED = 8
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What was measured of one training run.
-
-    Attributes:
-        name: of the run.
-        steps: measured steps, ascending, shape (n,).
-        loss: held-out negative log-likelihood per token in nats, shape (n,).
-        r2: R²_lin, shape (n, blocks).
-        low: lower ends of its 95 % intervals, shape (n, blocks).
-        high: upper ends.
-    """
+    """What was measured of one training run."""
 
     name: str
-    steps: Int[np.ndarray, " n"]
-    loss: Float[np.ndarray, " n"]
-    r2: Float[np.ndarray, "n blocks"]
-    low: Float[np.ndarray, "n blocks"]
-    high: Float[np.ndarray, "n blocks"]
+    steps: Int[np.ndarray, " n"]  # that were measured, ascending
+    loss: Float[np.ndarray, " n"]  # held-out negative log-likelihood per token, in nats
+    r2: Float[np.ndarray, "n blocks"]  # R²_lin
+    low: Float[np.ndarray, "n blocks"]  # lower ends of its 95 % intervals
+    high: Float[np.ndarray, "n blocks"]  # and upper ones
 
     @classmethod
     def of(cls, name: str, snapshots: Sequence[Mapping]) -> Trajectory:

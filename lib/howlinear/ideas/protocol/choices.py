@@ -40,25 +40,15 @@ NULLS = ("1e-15", "1e-12", "1e-6")
 
 @dataclass(frozen=True)
 class Protocol:
-    """One level of every choice.
+    """One level of every choice."""
 
-    Attributes:
-        denominator: one of `DENOMINATORS`.
-        split: one of `SPLITS`.
-        rows: train rows over the inputs' width, as in `16`; or `MOST`, or `LIMIT`.
-        seq_len: tokens in a sequence.
-        position_0: one of `POSITIONS`.
-        loud: one of `LOUD`.
-        null: one of `NULLS`.
-    """
-
-    denominator: str
-    split: str
-    rows: str
-    seq_len: int
-    position_0: str
-    loud: str
-    null: str
+    denominator: str  # one of `DENOMINATORS`
+    split: str  # one of `SPLITS`
+    rows: str  # train rows over the inputs' width, as in `16`; or `MOST`, or `LIMIT`
+    seq_len: int  # tokens in a sequence
+    position_0: str  # one of `POSITIONS`
+    loud: str  # one of `LOUD`
+    null: str  # one of `NULLS`
 
 
 CHOICES = [field.name for field in fields(Protocol)]

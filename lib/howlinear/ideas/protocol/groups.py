@@ -31,21 +31,13 @@ MEMORY = 1_000_000_000  # bytes of moments held at a time; a wider model takes s
 
 
 class Group(NamedTuple):
-    """Which rows some moments are of.
+    """Which rows some moments are of."""
 
-    Attributes:
-        test: whether they are held out.
-        fold: their fold.
-        step: the step at which they join the train rows.
-        first: whether they are the first of their sequences.
-        loud: whether their outputs are among the loudest.
-    """
-
-    test: bool
+    test: bool  # held out
     fold: int
-    step: int
-    first: bool
-    loud: bool
+    step: int  # at which they join the train rows
+    first: bool  # of their sequences
+    loud: bool  # their outputs are among the loudest
 
 
 Groups = Mapping[Group, Moments]

@@ -34,17 +34,11 @@ RUN = 8  # sequences that are neighbours and go to one side, or fewer where so f
 
 @dataclass(frozen=True)
 class Layout:
-    """Token rows whose train side grows in steps.
+    """Token rows whose train side grows in steps."""
 
-    Attributes:
-        rows: the sequences, with their side and fold.
-        step: the step at which a sequence joins the train rows, 0 … steps − 1, shape (n_sequences,); 0 if held out.
-        factors: train rows over width at every step, as they were asked for.
-    """
-
-    rows: TokenRows
-    step: Int64[Tensor, " n_sequences"]
-    factors: list[int]
+    rows: TokenRows  # the sequences, with their side and fold
+    step: Int64[Tensor, " n_sequences"]  # at which a sequence joins the train rows, 0 … steps − 1; 0 if held out
+    factors: list[int]  # train rows over width at every step, as they were asked for
 
 
 def first_documents(corpus: Corpus, most: int, seed: int = 0) -> Corpus:

@@ -22,19 +22,12 @@ HOLDS, FAILS, OPEN = "holds", "fails", "open"
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement about a profile.
+    """A statement about a profile."""
 
-    Attributes:
-        asks: what its number is, in words.
-        statistic: profile → that number.
-        threshold: what the number must clear.
-        above: whether it must lie above the threshold, or below.
-    """
-
-    asks: str
-    statistic: Callable[[np.ndarray], float]
-    threshold: float
-    above: bool = True
+    asks: str  # what its number is, in words
+    statistic: Callable[[np.ndarray], float]  # profile → that number
+    threshold: float  # what the number must clear
+    above: bool = True  # whether it must lie above the threshold, or below
 
     def holds(self, number: float) -> bool:
         """Whether a number clears the threshold."""

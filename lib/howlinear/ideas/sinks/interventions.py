@@ -62,17 +62,11 @@ SUMMARY = [
 
 @dataclass(frozen=True)
 class Layout:
-    """Sequences, and where each token of theirs stands in the rows that all interventions share.
+    """Sequences, and where each token of theirs stands in the rows that all interventions share."""
 
-    Attributes:
-        rows: what the model reads.
-        place: counted through the shared rows, −1 for a token that is not theirs, shape (n, seq_len).
-        places: how many the shared rows have.
-    """
-
-    rows: TokenRows
-    place: Int64[Tensor, "n seq_len"]
-    places: int
+    rows: TokenRows  # what the model reads
+    place: Int64[Tensor, "n seq_len"]  # counted through the shared rows, −1 for a token that is not theirs
+    places: int  # how many the shared rows have
 
     @classmethod
     def of(cls, rows: TokenRows) -> Layout:
@@ -227,19 +221,12 @@ def match(rise: Callable[[float], float], target: float) -> float | None:
 
 @dataclass(frozen=True)
 class Seen:
-    """A block in one forward pass.
+    """A block in one forward pass."""
 
-    Attributes:
-        every: R²_lin of all rows.
-        ordinary: R²_lin of the rows that all passes call ordinary.
-        massive_rows: rows beyond `MULTIPLE` times the median norm in this very pass.
-        mean: mean output of the ordinary rows to fit on, shape (d,).
-    """
-
-    every: Scores
-    ordinary: Scores
-    massive_rows: int
-    mean: Float[Tensor, " d"]
+    every: Scores  # R²_lin of all rows
+    ordinary: Scores  # of the rows that all passes call ordinary
+    massive_rows: int  # beyond `MULTIPLE` times the median norm in this very pass
+    mean: Float[Tensor, " d"]  # output of the ordinary rows to fit on
 
 
 def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) -> dict[int, Float[Tensor, " places"]]:
@@ -319,17 +306,11 @@ def place_losses(model: PreTrainedModel, layout: Layout) -> Float[Tensor, " plac
 
 @dataclass(frozen=True)
 class Pass:
-    """What a forward pass over all rows shows.
+    """What a forward pass over all rows shows."""
 
-    Attributes:
-        seen: block → R²_lin in it.
-        losses: of every held-out token of the shared rows, shape (places,); None of an encoder.
-        size: of noise, in median norms of the writer's outputs; None where none is added.
-    """
-
-    seen: dict[int, Seen]
-    losses: Float[Tensor, " places"] | None
-    size: float | None = None
+    seen: dict[int, Seen]  # of each block
+    losses: Float[Tensor, " places"] | None  # of every held-out token of the shared rows; None of an encoder
+    size: float | None = None  # of noise, in median norms of the writer's outputs; None where none is added
 
 
 def intervene(

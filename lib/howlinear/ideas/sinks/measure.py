@@ -51,65 +51,38 @@ FAR_BELOW = 0.25
 
 @dataclass(frozen=True)
 class Rest:
-    """A block without its heaviest rows, in the fit as in the score.
+    """A block without its heaviest rows, in the fit as in the score."""
 
-    Attributes:
-        left_out: how many rows of both sides.
-        r2: R²_lin of a map of their own, held out.
-        of_all: R² on them of the map that all rows were fitted with; far below 0 where that map serves the others.
-    """
-
-    left_out: int
-    r2: float
-    of_all: float
+    left_out: int  # rows of both sides
+    r2: float  # R²_lin of a map of their own, held out
+    of_all: float  # R² on them of the map of all rows; far below 0 where that map serves the others
 
 
 @dataclass(frozen=True)
 class Quieter:
-    """A block without its loudest output features.
+    """A block without its loudest output features."""
 
-    Attributes:
-        left_out: how many features.
-        r2: R²_lin of the others, all rows.
-        ordinary: the same of ordinary rows, with their own map and their own order of loudness.
-    """
-
-    left_out: int
-    r2: float
-    ordinary: float
+    left_out: int  # features
+    r2: float  # R²_lin of the others, all rows
+    ordinary: float  # of ordinary rows, with their own map and their own order of loudness
 
 
 @dataclass(frozen=True)
 class Look:
-    """What carries the R²_lin of a block: tokens or features.
+    """What carries the R²_lin of a block: tokens or features."""
 
-    Attributes:
-        rows: how many there are, both sides.
-        heavy: the heaviest of them.
-        solved: R²_lin of all rows and of ordinary ones, with intervals.
-        ordinary: the ordinary rows: what `Rest` says of all but the massive ones.
-        tokens: R²_lin without the k heaviest rows, per k.
-        cuts: the same without the rows beyond each of `CUTS`.
-        first: the rows at position 0, as they are; None if none were given.
-        r2_without_first: R²_lin without them; NaN likewise.
-        carrying_share: of the rows, see `carrying_share`.
-        far_out: k → R²_lin without rows far out in the inputs.
-        features: R²_lin without the k loudest output features, per k.
-        loud: the same without the loudest `LOUD` of them.
-    """
-
-    rows: int
-    heavy: HeavyRows
-    solved: Solved
-    ordinary: Rest
-    tokens: list[Rest]
-    cuts: dict[float, Rest]
-    first: HeavyRows | None
-    r2_without_first: float
-    carrying_share: float
-    far_out: dict[int, float]
-    features: list[Quieter]
-    loud: Quieter
+    rows: int  # of both sides
+    heavy: HeavyRows  # the heaviest of them
+    solved: Solved  # R²_lin of all rows and of ordinary ones, with intervals
+    ordinary: Rest  # all rows but the massive ones
+    tokens: list[Rest]  # without the k heaviest rows, per k
+    cuts: dict[float, Rest]  # without the rows beyond each of `CUTS`
+    first: HeavyRows | None  # the rows at position 0, as they are; None if none were given
+    r2_without_first: float  # R²_lin without them; NaN likewise
+    carrying_share: float  # of the rows, see `carrying_share`
+    far_out: dict[int, float]  # k → R²_lin without rows far out in the inputs
+    features: list[Quieter]  # without the k loudest output features, per k
+    loud: Quieter  # without the loudest `LOUD` of them
 
     @property
     def carried_by(self) -> str:

@@ -30,19 +30,12 @@ from howlinear.core.token_split import TokenSums, by_type, split
 
 @dataclass(frozen=True)
 class Table:
-    """ŷ = xW + b + α_t.
+    """ŷ = xW + b + α_t."""
 
-    Attributes:
-        line: x ↦ xW + b; a constant where there is no line.
-        token: those that have an entry, ascending, shape (types,).
-        entry: α, shape (types, d_out).
-        penalty: λ.
-    """
-
-    line: AffineMap
-    token: Int64[Tensor, " types"]
-    entry: Float[Tensor, "types d_out"]
-    penalty: float
+    line: AffineMap  # x ↦ xW + b; a constant where there is no line
+    token: Int64[Tensor, " types"]  # those that have an entry, ascending
+    entry: Float[Tensor, "types d_out"]  # α
+    penalty: float  # λ
 
     def r2(self, held_out: TokenSums) -> float:
         """R² on other rows; a token without an entry has the line alone."""
