@@ -117,7 +117,7 @@ def test_numbers_of_two_models_do_not_touch_where_their_curves_end():
 def test_a_curve_ends_where_its_heavy_rows_do():
     table = curves("mini-gpt2")
     longer = pd.DataFrame([{"model": "mini-gpt2", "block": 1, "kind": "heaviest rows", "left_out": 900, "r2": 0.2}])
-    rows, _ = sinks.left_out(pd.concat([table, longer])).axes
+    rows, _ = sinks.left_out(pd.concat([table, longer]), table[:0]).axes
     first, second, *_, mean = rows.get_lines()
     assert first.get_xdata()[-1] == mean.get_xdata()[-1] == 512
     assert second.get_xdata()[-1] == 900
@@ -209,7 +209,7 @@ def test_figures_take_any_number_of_blocks(count):
     for figure in (
         sinks.massive(blocks(*names, count=count), flow()),
         sinks.with_and_without(blocks(*names, count=count)),
-        sinks.left_out(curves(*names, count=count)),
+        sinks.left_out(curves(*names, count=count), curves(*names)[:0]),
         sinks.cuts(cuts(*names, count=count), described),
         sinks.interventions(effects(*names, count=count), {"zero": "to zero", "noise": "elsewhere"}),
     ):

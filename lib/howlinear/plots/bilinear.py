@@ -12,6 +12,7 @@ from howlinear.plots import style
 
 _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
+_CHANGES = ("selection", "rows", "optimiser")  # from the paper's recipe to our probe
 _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of a block, where its line ends
 
 
@@ -40,7 +41,12 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
         gained = pd.concat([gained, papers["bilinear_gain_r16"]])
         recovered = pd.concat([recovered, papers["recovered"]])
     for model, shift in style.side_by_side(blocks["model"], _SHIFT).items():
-        _draw_gains(cloud, depth, blocks[blocks["model"] == model], style.look(model), shift)
+        of_model = blocks[blocks["model"] == model]
+        left_in_blocks = 1 - of_model["r2"]
+        look = {"elinewidth": 0.7, "capsize": 1.5} | style.look(model)
+        style.draw_intervals(cloud, left_in_blocks, of_model, "gain", **look | {"linestyle": ""})
+        bars = style.error_bars(of_model, "gain") / left_in_blocks.to_numpy()
+        depth.errorbar(of_model["block"] + shift, of_model["recovered"], bars, **look)
 
     # on this line a branch would win back all that the line leaves
     edge = 1.08 * most_left
@@ -77,15 +83,6 @@ def _scale_by_narrow_bars(ax: Axes, shares: pd.Series, low: pd.Series, high: pd.
     ax.set_ylim(shown.min() - margin, shown.max() + margin)
 
 
-def _draw_gains(cloud: Axes, depth: Axes, blocks: pd.DataFrame, look: dict[str, str], shift: float) -> None:
-    """One model's points in both panels of `gain`, moved by `shift` blocks in the second."""
-    bars = {"elinewidth": 0.7, "capsize": 1.5}
-    left = 1 - blocks["r2"]
-    relative_reach = style.error_bars(blocks, "gain") / left.to_numpy()
-    style.draw_intervals(cloud, left, blocks, "gain", **bars, **look | {"linestyle": ""})
-    depth.errorbar(blocks["block"] + shift, blocks["recovered"], relative_reach, **bars, **look)
-
-
 # --- What a rank is worth, and what the probe can see
 
 
@@ -96,7 +93,10 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     shifts = style.side_by_side(ranks["model"], -0.18)  # rows are counted downwards, and models as well
     for model, shift in shifts.items():
         look = style.look(model)
-        _draw_growth(growth, ranks[ranks["model"] == model], look)
+        # a thin line a block, and their median
+        by_block = ranks[ranks["model"] == model].pivot_table(index="rank", columns="block", values="recovered")
+        growth.plot(by_block.index, by_block, color=look["color"], linewidth=0.5, alpha=0.6)
+        growth.plot(by_block.index, by_block.median(axis=1), **look)
         shares = {"real": blocks.loc[blocks["model"] == model, "recovered"]}
         for teacher in teachers:
             shares[teacher] = power.loc[power["model"] == model, teacher]
@@ -115,13 +115,6 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     sight.set_xlabel("share recovered")
     style.legend(growth, handlelength=2.8)
     return figure
-
-
-def _draw_growth(ax: Axes, ranks: pd.DataFrame, look: dict[str, str]) -> None:
-    """Shares recovered against rank: a thin line a block, and their median."""
-    by_block = ranks.pivot_table(index="rank", columns="block", values="recovered")
-    ax.plot(by_block.index, by_block, color=look["color"], linewidth=0.5, alpha=0.6)
-    ax.plot(by_block.index, by_block.median(axis=1), **look)
 
 
 # --- What passes a gate
@@ -153,7 +146,7 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 # --- The paper's recipe beside our probe
 
 
-def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows", "optimiser")) -> Figure:
+def recipe(recipes: pd.DataFrame) -> Figure:
     """The paper's recipe beside our probe, over depth; and what each change from one to the other is worth.
 
     In the second panel a point is a block, a bar the mean over a model's blocks.
@@ -166,7 +159,7 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
         depth.plot(blocks["block"], blocks["ours"], **look)
         depth.plot(blocks["block"], blocks["gain"], **open_points)
         small_dots = {"color": look["color"], "marker": look["marker"], "markersize": 2.2, "linestyle": ""}
-        for place, change in enumerate(changes):
+        for place, change in enumerate(_CHANGES):
             parts.bar(place + shift, blocks[change].mean(), 0.2, color=look["color"], alpha=0.35)
             parts.plot(np.full(len(blocks), place + shift), blocks[change], **small_dots)
 
@@ -175,7 +168,7 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
     depth.set_ylim(min(0, 1.1 * recipes[["gain", "ours"]].min().min()))
     depth.set_ylabel("gain")
     parts.axhline(0, color=style.GREY, linewidth=0.6)
-    parts.set_xticks(range(len(changes)), changes)
+    parts.set_xticks(range(len(_CHANGES)), _CHANGES)
     parts.set_ylabel("change of the gain")
     style.legend(depth, handlelength=2.2, columnspacing=1.2)
     return figure

@@ -110,20 +110,15 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
         ax.plot(blocks["block"], blocks["r2"], **look)
         if ours:
             _draw_ordinary(ax, blocks, look)
-        for place, above in ((blocks["r2"].idxmax(), True), (blocks["r2"].idxmin(), False)):
-            _number_beside(ax, blocks.loc[place], above)
+        for place, up, va in ((blocks["r2"].idxmax(), 4, "bottom"), (blocks["r2"].idxmin(), -4, "top")):
+            where = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "va": va, "fontsize": 7}
+            block, r2 = blocks.loc[place, ["block", "r2"]]
+            ax.annotate(f"{r2:.2f}", (block, r2), **where)
         ax.set(xlabel="block", ylim=(0, 1.12), yticks=[0, 0.25, 0.5, 0.75, 1], xlim=(-0.9, len(blocks) - 0.1))
         ax.set_title(model if ours else f"{model}, the paper", loc="left")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
     return figure
-
-
-def _number_beside(ax: Axes, block: pd.Series, above: bool) -> None:
-    """Write a block's R²_lin above or below its point."""
-    offset = (0, 4 if above else -4)
-    where = {"ha": "center", "va": "bottom" if above else "top", "fontsize": 7}
-    ax.annotate(f"{block['r2']:.2f}", (block["block"], block["r2"]), offset, textcoords="offset points", **where)
 
 
 def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:

@@ -21,12 +21,16 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
     models = list(controls.model.unique())
     figure, panels = style.panel_grid(models, 2.1, _R2, most=None, sharey=True)
     for model, axis in panels.items():
-        _draw_band(axis, random[random.model == model])
+        # where random initialisations lie: from the lowest held-out to the highest in-sample R²
+        by_block = random[random.model == model].groupby("block")
+        lowest, highest = by_block.r2.min(), by_block.r2_in_sample.max()
+        axis.fill_between(lowest.index, lowest, highest, color=style.ACCENT, lw=2, label="random models")
         for control, (marker, line) in _DISORDER.items():
             curve = _profile(controls, model, control)
             axis.plot(curve.block, curve.r2, marker=marker, ls=line, color=style.GREY, lw=0.8, label=control)
         own = _profile(controls, model, "own")
-        _draw_trained(axis, model, own)
+        look = style.look(model) | {"label": "trained", "lw": 1.8}
+        style.draw_intervals(axis, own.block, own, "r2", capsize=1.5, **look)
         style.mark_blocks(axis, own.block, _SHALLOW)
     first = panels[models[0]]
     if first.get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves all panels, which share it
@@ -35,24 +39,11 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_band(axis: Axes, random: pd.DataFrame) -> None:
-    """Where one model's random initialisations lie: from the lowest held-out to the highest in-sample R²."""
-    by_block = random.groupby("block")
-    lowest = by_block.r2.min()
-    highest = by_block.r2_in_sample.max()
-    axis.fill_between(lowest.index, lowest, highest, color=style.ACCENT, lw=2, label="random models")
-
-
-def _draw_trained(axis: Axes, model: str, own: pd.DataFrame) -> None:
-    """The trained model's profile with its intervals."""
-    look = style.look(model) | {"label": "trained", "lw": 1.8}
-    style.draw_intervals(axis, own.block, own, "r2", capsize=1.5, **look)
-
-
 def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFrame, effects: pd.DataFrame) -> Figure:
     """Blocks fed with other models' rows, a panel an owner of weights; last, what tells all combinations apart.
 
-    All owners' panels have one scale of R².
+    All owners' panels have one scale of R²; an owner's own rows are the heavy line. Beside these lie normal rows, with
+    what the closed form says of them, and the owner's rows turned.
     """
     if pairs.empty:
         own = controls[controls["control"] == "own"]
@@ -70,8 +61,19 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     for axis in of_models[1:]:
         axis.sharey(of_models[0])
     for axis, owner in zip(of_models, models, strict=True):
-        _draw_transplants(axis, owner, pairs[pairs.weights == owner])
-        _draw_own(axis, owner, controls, closed)
+        of_owner = pairs[pairs.weights == owner]
+        for giver in of_owner.inputs.unique():
+            curve = of_owner[of_owner.inputs == giver].sort_values("block")
+            look = style.look(giver) | {"label": f"rows of {giver}", "lw": 2 if giver == owner else 0.9}
+            axis.plot(curve.block, curve.r2, **look)
+        normal = _profile(controls, owner, "normal")
+        axis.plot(normal.block, normal.r2, color="black", ls=":", label="normal rows")
+        turned = _profile(controls, owner, "turned")
+        axis.plot(turned.block, turned.r2, color=style.GREY, ls="--", marker="x", label="own rows, turned")
+        exact = closed[closed.model == owner]
+        axis.plot(exact.block, exact.closed, "o", mfc="none", color="black", label="closed form")
+        style.mark_blocks(axis, normal.block, _SHALLOW)
+        axis.set(ylabel=_R2)
     style.legend(*of_models, ncols=3)
     if not len(effects):
         return figure
@@ -84,60 +86,33 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     return figure
 
 
-def _draw_transplants(axis: Axes, owner: str, pairs: pd.DataFrame) -> None:
-    """One model's weights fed with every model's rows; its own rows are the heavy line."""
-    for giver in pairs.inputs.unique():
-        curve = pairs[pairs.inputs == giver].sort_values("block")
-        width = 2 if giver == owner else 0.9
-        look = style.look(giver) | {"label": f"rows of {giver}", "lw": width}
-        axis.plot(curve.block, curve.r2, **look)
-
-
-def _draw_own(axis: Axes, owner: str, controls: pd.DataFrame, closed: pd.DataFrame) -> None:
-    """The same weights on normal rows, on their own rows turned, and what the closed form says of normal rows."""
-    normal = _profile(controls, owner, "normal")
-    axis.plot(normal.block, normal.r2, color="black", ls=":", label="normal rows")
-    turned = _profile(controls, owner, "turned")
-    axis.plot(turned.block, turned.r2, color=style.GREY, ls="--", marker="x", label="own rows, turned")
-    exact = closed[closed.model == owner]
-    axis.plot(exact.block, exact.closed, "o", mfc="none", color="black", label="closed form")
-    style.mark_blocks(axis, normal.block, _SHALLOW)
-    axis.set(ylabel=_R2)
-
-
 def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
-    """Profiles of models that differ in one thing only, and what moves them."""
+    """Profiles of models that differ in one thing only, and what moves them, on each text and by the shape alone."""
     titles = [f"twins, measured on {main}", "what moves the profile"]
     figure, (left, right) = style.row_of_panels(titles, 2.8, width_ratios=[1.2, 1])
-    _draw_twins(left, profiles[profiles.measured_on == main], main)
-    _draw_views(right, effects, main)
-    return figure
-
-
-def _draw_twins(axis: Axes, profiles: pd.DataFrame, main: str) -> None:
-    """A line a twin: colour for the family, full or dotted for the text; seeds look alike."""
+    # a line a twin: colour for the family, full or dotted for the text; seeds look alike
+    profiles = profiles[profiles.measured_on == main]
     first_seed = profiles.seed.min()
     for (family, text, seed), curve in profiles.groupby(["family", "text", "seed"], sort=False):
         label = f"{family}, trained on {text}" if seed == first_seed else None
         line = "-" if text == main else ":"
         look = style.look(family) | {"linestyle": line, "label": label}
-        axis.plot(curve.block, curve.r2, **look)
-    style.mark_blocks(axis, profiles.block, _SHALLOW)
-    axis.set(ylabel=_R2)
-    axis.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        left.plot(curve.block, curve.r2, **look)
+    style.mark_blocks(left, profiles.block, _SHALLOW)
+    left.set(ylabel=_R2)
+    left.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
-
-def _draw_views(axis: Axes, effects: pd.DataFrame, main: str) -> None:
-    """What moves the profile, view by view: black for the main text, open for the shape alone."""
+    # black for the main text, open for the shape alone
     views = effects.groupby(["measured_on", "view"], sort=False)
     shifts = np.linspace(0.24, -0.24, len(views))
     for ((text, view), of_view), shift in zip(views, shifts, strict=True):
         color = "black" if text == main else style.ACCENT
         face = "white" if view == "shape only" else None
-        _draw_shares(axis, of_view, shift, color=color, mfc=face, label=f"{text}, {view}")
-    axis.axvline(0.5, color=style.GREY, lw=0.6)  # as much as a seed
-    axis.set(xlabel="variance, as a share of its own and the seeds'", xlim=(-0.02, 1))
-    axis.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.2))
+        _draw_shares(right, of_view, shift, color=color, mfc=face, label=f"{text}, {view}")
+    right.axvline(0.5, color=style.GREY, lw=0.6)  # as much as a seed
+    right.set(xlabel="variance, as a share of its own and the seeds'", xlim=(-0.02, 1))
+    right.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.2))
+    return figure
 
 
 def _profile(controls: pd.DataFrame, model: str, control: str) -> pd.DataFrame:

@@ -57,24 +57,18 @@ def profiles(curves: pd.DataFrame, published: pd.DataFrame | None = None) -> Fig
     models = list(curves["model"].unique())
     figure, panels = style.panel_grid(models, 1.9, "$R^2_{\\mathrm{lin}}$, held out", most=None, sharey=True)
     for model, ax in panels.items():
-        if published is not None:
-            _draw_published(ax, published[published["model"] == model], corpora)
-        for corpus in corpora:
+        for place, corpus in enumerate(corpora):
             curve = curves[(curves["model"] == model) & (curves["corpus"] == corpus)]
-            _curve(ax, curve, "r2", corpora.index(corpus), label=corpus)
+            _curve(ax, curve, "r2", place, label=corpus)
+            if published is not None and corpus in PUBLISHED:
+                papers = published[published["model"] == model]
+                shape = look(place)
+                thin = style.published(shape["marker"], f"{corpus}, the paper")
+                ax.plot(papers["block"], papers[PUBLISHED[corpus]], **thin, linestyle=shape["linestyle"])
     first = panels[models[0]]
     first.set_ylim(min(0, curves["r2"].min() - 0.05), 1.02)  # of all panels: they share it
     style.legend(first, ncols=4, handlelength=3)
     return figure
-
-
-def _draw_published(ax: Axes, papers: pd.DataFrame, corpora: list[str]) -> None:
-    """The paper's profiles of one of its models, on those of its corpora that are among these."""
-    for place, corpus in enumerate(corpora):
-        if corpus in PUBLISHED:
-            shape = look(place)
-            thin = style.published(shape["marker"], f"{corpus}, the paper")
-            ax.plot(papers["block"], papers[PUBLISHED[corpus]], **thin, linestyle=shape["linestyle"])
 
 
 def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:

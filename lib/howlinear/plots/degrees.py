@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from howlinear.plots import style
@@ -26,7 +22,16 @@ def spectrum(table: pd.DataFrame) -> Figure:
     degrees = sorted(table.degree.unique().tolist())
     figure, panels = style.panel_grid(models, 2.2, "held-out $R^2$", sharey=True)
     for model, axis in panels.items():
-        _draw_spectrum(axis, table[table.model == model], degrees)
+        of_model = table[table.model == model].sort_values("block")
+        for degree in degrees:
+            mine = of_model[of_model.degree == degree]
+            color = _shade(degree, max(degrees))
+            marker = _MARKERS[(degree - 1) % len(_MARKERS)]
+            look = {"color": color, "marker": marker, "lw": 1, "label": f"degree {degree}"}
+            style.draw_intervals(axis, mine.block, mine, "r2", **look)
+            label = "Hermite, Gaussian inputs" if degree == degrees[0] else None
+            axis.plot(mine.block, mine.hermite, ls=(0, (3, 1.5)), lw=0.8, color=color, label=label)
+        style.mark_blocks(axis, of_model.block)
     first = panels[models[0]]
     lowest = min(-0.02, table.r2.min() - 0.02)
     first.set_ylim(max(-1, lowest), 1.02)
@@ -34,22 +39,10 @@ def spectrum(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_spectrum(axis: Axes, of_model: pd.DataFrame, degrees: Sequence[int]) -> None:
-    for degree in degrees:
-        mine = of_model[of_model.degree == degree].sort_values("block")
-        color = _shade(degree, max(degrees))
-        marker = _MARKERS[(degree - 1) % len(_MARKERS)]
-        look = {"color": color, "marker": marker, "lw": 1, "label": f"degree {degree}"}
-        style.draw_intervals(axis, mine.block, mine, "r2", **look)
-        label = "Hermite, Gaussian inputs" if degree == degrees[0] else None
-        axis.plot(mine.block, mine.hermite, ls=(0, (3, 1.5)), lw=0.8, color=color, label=label)
-    style.mark_blocks(axis, of_model.block)
-
-
 def predicted(table: pd.DataFrame) -> Figure:
     """What R²_lin tends to against what second moments say, a panel a model and a point a block.
 
-    Open: a block's ordinary rows alone, linked to all of them.
+    Open: a block's ordinary rows alone, linked to all of them by a thin line.
     """
     known = table.dropna(subset="r2_limit")
     if known.empty:
@@ -60,7 +53,20 @@ def predicted(table: pd.DataFrame) -> Figure:
     lowest = min(0.0, known.r2_limit.min(), known.r2_gaussian.min())
     limits = (max(-0.5, lowest), 1.03)
     for model, axis in panels.items():
-        _draw_predictions(axis, known[known.model == model], style.look(model))
+        of_model = known[known.model == model]
+        of_all = of_model[of_model.counted == "all"]
+        with_massive = of_all[of_all.massive_share > 0].block
+        ordinary = of_model[(of_model.counted == "ordinary") & of_model.block.isin(with_massive)]
+        look = style.look(model)
+        points = {"color": look["color"], "fmt": look["marker"], "ls": "none", "elinewidth": 0.6}
+        for blocks, face in ((of_all, {}), (ordinary, {"mfc": "white"})):
+            if len(blocks):
+                across, up = style.error_bars(blocks, "r2_gaussian"), style.error_bars(blocks, "r2_limit")
+                axis.errorbar(blocks.r2_gaussian, blocks.r2_limit, up, across, **points, **face)
+        both = of_all.merge(ordinary, on="block", suffixes=["", "_ordinary"])
+        across = both[["r2_gaussian", "r2_gaussian_ordinary"]].T
+        up = both[["r2_limit", "r2_limit_ordinary"]].T
+        axis.plot(across, up, color=look["color"], lw=0.4, zorder=1)
         axis.plot(limits, limits, color=style.GREY, lw=0.8, zorder=1)
         axis.set(xlim=limits, ylim=limits, box_aspect=1)
     figure.supxlabel("$R^2_{\\mathrm{lin}}$ if inputs were Gaussian")
@@ -68,27 +74,6 @@ def predicted(table: pd.DataFrame) -> Figure:
         style.label_filled_and_open(panels[names[0]], "all rows", "without massive rows")
         style.legend(panels[names[0]])
     return figure
-
-
-def _draw_predictions(axis: Axes, of_model: pd.DataFrame, look: dict[str, Any]) -> None:
-    of_all = of_model[of_model.counted == "all"]
-    with_massive = of_all[of_all.massive_share > 0].block
-    ordinary = of_model[(of_model.counted == "ordinary") & of_model.block.isin(with_massive)]
-    points = {"color": look["color"], "fmt": look["marker"], "ls": "none", "elinewidth": 0.6}
-    _draw_points(axis, of_all, points)
-    _draw_points(axis, ordinary, points | {"mfc": "white"})
-    # a thin line from a block with all its rows to the same block without massive ones
-    both = of_all.merge(ordinary, on="block", suffixes=["", "_ordinary"])
-    across = both[["r2_gaussian", "r2_gaussian_ordinary"]].T
-    up = both[["r2_limit", "r2_limit_ordinary"]].T
-    axis.plot(across, up, color=look["color"], lw=0.4, zorder=1)
-
-
-def _draw_points(axis: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None:
-    if blocks.empty:
-        return
-    across, up = style.error_bars(blocks, "r2_gaussian"), style.error_bars(blocks, "r2_limit")
-    axis.errorbar(blocks.r2_gaussian, blocks.r2_limit, up, across, **look)
 
 
 def kernel_curves(
@@ -100,7 +85,11 @@ def kernel_curves(
     figure, panels = style.panel_grid(titles, 2.2, "held-out $R^2$", sharex=True, sharey=True)
     ends = [int(kernels.rows.min()), int(kernels.rows.max()), *streamed.rows.tail(1).tolist()]
     for model, axis in zip(block_of.index, panels.values(), strict=True):
-        _draw_kernels(axis, kernels[kernels.model == model])
+        of_model = kernels[kernels.model == model].sort_values("rows")
+        for kernel, (marker_and_line, color) in _KERNELS.items():
+            curve = of_model[of_model.kernel == kernel]
+            look = {"fmt": marker_and_line, "color": color, "label": f"{kernel} kernel"}
+            style.draw_intervals(axis, curve.rows, curve, "r2", **look)
         of_degree_2 = spectra[(spectra.model == model) & (spectra.degree == 2)]
         pooled = of_degree_2.r2.item()
         free = neurons[neurons.model == model].sort_values("neurons").r2.iloc[-1]
@@ -110,16 +99,10 @@ def kernel_curves(
         if not stars.empty:
             axis.plot(stars.rows, stars.r2, "k*-", label="degree 2, streamed")
         axis.set(xlabel="train rows", xscale="log")
-        _mark_ends(axis, ends)
+        axis.set_xticks(ends, [f"{count:,}" for count in ends])
+        axis.minorticks_off()
     style.legend(panels[titles[0]], ncols=3, loc="outside lower center", columnspacing=1.0)
     return figure
-
-
-def _draw_kernels(axis: Axes, of_model: pd.DataFrame) -> None:
-    for kernel, (marker_and_line, color) in _KERNELS.items():
-        curve = of_model[of_model.kernel == kernel].sort_values("rows")
-        look = {"fmt": marker_and_line, "color": color, "label": f"{kernel} kernel"}
-        style.draw_intervals(axis, curve.rows, curve, "r2", **look)
 
 
 def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
@@ -171,10 +154,3 @@ _STAR = {"marker": "*", "markersize": 8, "markeredgecolor": "black", "markeredge
 def _shade(degree: int, highest: int) -> tuple[float, ...]:
     """Dark for the line, lighter with every degree."""
     return plt.get_cmap("viridis")(0.9 * (degree - 1) / max(highest - 1, 1))
-
-
-def _mark_ends(axis: Axes, rows: Sequence[int]) -> None:
-    """Ticks at these numbers of rows, and nowhere else."""
-    axis.set_xticks(rows)
-    axis.set_xticklabels([f"{count:,}" for count in rows])
-    axis.minorticks_off()

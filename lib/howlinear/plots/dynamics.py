@@ -97,8 +97,16 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
         top.set_ylabel("")
     axes[1, 0].set_ylabel("spread over blocks")
     style.panels(axes[0], runs)
-    _depth_bar(figure, axes[0])
-    _legend(figure)
+    shades = ScalarMappable(Normalize(0, 1 / _LIGHTEST), "viridis")  # of `film`
+    bar = figure.colorbar(shades, ax=axes[0], ticks=[0, 1], aspect=14)
+    bar.ax.set(ylim=(0, 1), yticklabels=["first\nblock", "last"])
+    # in grey, where the colour is the run's
+    shown = {
+        "spread": Line2D([], [], color=style.GREY, marker="o"),
+        "as far as errors could move it": Patch(facecolor=style.GREY, alpha=0.2, linewidth=0),
+        "held-out loss, right axis": Line2D([], [], color="black", ls=":", lw=1),
+    }
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
     return figure
 
 
@@ -131,55 +139,29 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
     return figure
 
 
-def _legend(figure: Figure) -> None:
-    """What the lower row of `films` shows, whatever the run: below it, in grey where the colour is the run's."""
-    shown = {
-        "spread": Line2D([], [], color=style.GREY, marker="o"),
-        "as far as errors could move it": Patch(facecolor=style.GREY, alpha=0.2, linewidth=0),
-        "held-out loss, right axis": Line2D([], [], color="black", ls=":", lw=1),
-    }
-    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
-
-
-def _depth_bar(figure: Figure, axes: np.ndarray) -> None:
-    """What the shades of `film` mean."""
-    shades = ScalarMappable(Normalize(0, 1 / _LIGHTEST), "viridis")
-    bar = figure.colorbar(shades, ax=axes, ticks=[0, 1], aspect=14)
-    bar.ax.set(ylim=(0, 1), yticklabels=["first\nblock", "last"])
-
-
 def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]) -> Figure:
     """Who goes first, and who last: when blocks leave, when they settle, and how long after the loss.
 
-    Steps are logarithmic.
+    Steps are logarithmic, and bars span the measured steps between which something happened.
     """
     figure, (leaves, settles, lagging) = style.row_of_panels(["leaves", "settles", "lag"], 2.6)
     losses = summary.set_index("run")["loss_settles"]
     for run in drawn:
         look = style.look(run)
         settles.axhline(losses[run], color=look["color"], ls=look["linestyle"], lw=1)
+        rows = passages[passages["run"] == run]
         for axis, event in ((leaves, "leaves"), (settles, "settles")):
-            _times(axis, passages[passages["run"] == run], event, look)
-    _lags(lagging, passages)
-    style.legend(leaves, ncols=4)
-    return figure
-
-
-def _times(axis: Axes, rows: pd.DataFrame, event: str, look: dict[str, str]) -> None:
-    """Block by block when something happened; bars span the measured steps between which it did."""
-    happened = rows.dropna(subset=[event])
-    style.draw_intervals(axis, happened["block"], happened, event, elinewidth=0.6, capsize=1.5, **look)
-    style.mark_blocks(axis, rows["block"])
-    axis.set(ylabel="step", yscale="log")
-
-
-def _lags(axis: Axes, passages: pd.DataFrame) -> None:
-    """A row per run, the first on top: a dot per block, a diamond for the median."""
-    runs = list(passages["run"].drop_duplicates())
-    for run in reversed(runs):
+            happened = rows.dropna(subset=[event])
+            style.draw_intervals(axis, happened["block"], happened, event, elinewidth=0.6, capsize=1.5, **look)
+            style.mark_blocks(axis, rows["block"])
+            axis.set(ylabel="step", yscale="log")
+    # a row per run, the first on top: a dot per block, a diamond for the median
+    for run in reversed(passages["run"].unique()):
         doublings = passages.loc[passages["run"] == run, "lag"]
         colour = style.look(run)["color"]
-        axis.plot(doublings, [run] * len(doublings), "o", color=colour, ms=2.5, alpha=0.6)
-        axis.plot(doublings.median(), run, "D", color=colour, mec="black", ms=5)
-    axis.axvline(0, color=style.GREY, lw=0.8)
-    axis.set_xlabel("doublings after the loss")
+        lagging.plot(doublings, [run] * len(doublings), "o", color=colour, ms=2.5, alpha=0.6)
+        lagging.plot(doublings.median(), run, "D", color=colour, mec="black", ms=5)
+    lagging.axvline(0, color=style.GREY, lw=0.8)
+    lagging.set_xlabel("doublings after the loss")
+    style.legend(leaves, ncols=4)
+    return figure

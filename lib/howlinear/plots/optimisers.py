@@ -122,16 +122,11 @@ def _blocks(axis: Axes, profiles: pd.DataFrame) -> None:
         axis.plot([], [], label=way, **look)
     axis.axhline(0, color=style.GREY, lw=0.6)
     axis.set(xscale="log", xlabel="condition number of the inputs", ylabel="shortfall in held-out $R^2$")
-    axis.legend(loc=_corner(profiles), handletextpad=0.2)
-
-
-def _corner(profiles: pd.DataFrame) -> str:
-    """The upper left where no block lies there, or else wherever there is room."""
-    across = np.log(profiles.condition)
-    up = profiles.gap
+    # at the upper left where no block lies there, or else wherever there is room
+    across, up = np.log(profiles.condition), profiles.gap
     left = across < across.min() + 0.45 * (across.max() - across.min())
     upper = up > up.min() + 0.5 * (up.max() - up.min())
-    return "best" if (left & upper).any() else "upper left"
+    axis.legend(loc="best" if (left & upper).any() else "upper left", handletextpad=0.2)
 
 
 def _modes(axis: Axes, directions: pd.DataFrame, steps: int) -> None:

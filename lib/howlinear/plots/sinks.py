@@ -67,26 +67,20 @@ def with_and_without(blocks: pd.DataFrame) -> Figure:
     models = list((heavy if len(heavy) else blocks["model"]).unique())
     figure, panels = style.panel_grid(models, 2.3, "$R^2_{\\mathrm{lin}}$, held out", sharey=True)
     for model, ax in panels.items():
-        _profiles(ax, blocks[blocks["model"] == model], model)
+        of_model = blocks[blocks["model"] == model].sort_values("block")
+        filled = style.look(model) | {"label": "all rows", "elinewidth": 0.5}
+        hollow = filled | {"label": "ordinary rows", "markerfacecolor": "white", "linestyle": "none"}
+        style.draw_intervals(ax, of_model["block"], of_model, "r2", **filled)
+        style.draw_intervals(ax, of_model["block"], of_model, "r2_ordinary", **hollow)
+        # below the floor an arrow, within it a cross
+        low = of_model[of_model["of_all"] < _FLOOR]
+        within = of_model[of_model["of_all"] >= _FLOOR]
+        ax.plot(within["block"], within["of_all"], "x", color=style.GREY, label="map of all rows on ordinary ones")
+        ax.plot(low["block"], [_FLOOR] * len(low), marker=r"$\downarrow$", ms=6, ls="none", color=style.GREY)
+        ax.set_ylim(_FLOOR - 0.06, 1.03)
+        style.number_blocks(ax)
     style.legend(panels[models[0]], handlelength=2.8)
     return figure
-
-
-def _profiles(ax: Axes, of_model: pd.DataFrame, model: str) -> None:
-    look = style.look(model)
-    of_model = of_model.sort_values("block")
-    for column, face, label in (("r2", look["color"], "all rows"), ("r2_ordinary", "white", "ordinary rows")):
-        shape = look | {"label": label, "markerfacecolor": face}
-        if column == "r2_ordinary":
-            shape |= {"linestyle": "none"}
-        style.draw_intervals(ax, of_model["block"], of_model, column, elinewidth=0.5, **shape)
-    # below the floor an arrow, within it a cross
-    low = of_model[of_model["of_all"] < _FLOOR]
-    within = of_model[of_model["of_all"] >= _FLOOR]
-    ax.plot(within["block"], within["of_all"], "x", color=style.GREY, label="map of all rows on ordinary ones")
-    ax.plot(low["block"], [_FLOOR] * len(low), marker=r"$\downarrow$", ms=6, ls="none", color=style.GREY)
-    ax.set_ylim(_FLOOR - 0.06, 1.03)
-    style.number_blocks(ax)
 
 
 def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
@@ -170,11 +164,14 @@ def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figu
     return figure
 
 
-def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figure:
-    """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model."""
+def left_out(curves: pd.DataFrame, resting: pd.DataFrame) -> Figure:
+    """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model.
+
+    Blocks that are `resting` on few tokens are named where their lines end.
+    """
     kinds = list(curves["kind"].unique())
     figure, panels = style.panel_grid(kinds, 2.1, "$R^2_{\\mathrm{lin}}$ of the rest", most=2, sharey=True)
-    chosen = set() if resting is None else set(zip(resting["model"], resting["block"], strict=True))
+    chosen = set(zip(resting["model"], resting["block"], strict=True))
     for kind, ax in panels.items():
         _curves(ax, curves[curves["kind"] == kind], chosen)
         ax.set_xlabel("features left out" if "features" in kind else "rows left out")
@@ -191,13 +188,11 @@ def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None
         ends = {}
         for block, curve in by_block.items():
             curve = curve.dropna()  # counts differ: heavy rows are left out until all that were kept are gone
-            width = 0.5
-            alpha = 0.4
+            line = {"lw": 0.5, "alpha": 0.4}
             if (model, block) in chosen:
-                width = 1.2
-                alpha = 0.9
+                line = {"lw": 1.2, "alpha": 0.9}
                 ends[block] = curve.iloc[-1]
-            ax.plot(curve, color=look["color"], lw=width, alpha=alpha)
+            ax.plot(curve, color=look["color"], **line)
         names = _names_at(ends, _R2_APART)
         beside = {"xytext": (column, 0), "textcoords": "offset points", "ha": "left"}
         for height, name in names.items():
@@ -255,17 +250,15 @@ def _names_at(
 ) -> dict[float, str]:
     """Height → what is written there: the numbers of the blocks, those together that would lie on one another."""
     groups: list[list[int]] = []
+    last = -math.inf
     for block in sorted(heights, key=heights.__getitem__):
-        last = groups[-1][-1] if groups else None
-        if last is not None and on_axis(heights[block]) - on_axis(heights[last]) < apart:
+        place = on_axis(heights[block])
+        if place - last < apart:
             groups[-1].append(block)
         else:
             groups.append([block])
-    names = {}
-    for group in groups:
-        middle = heights[group[len(group) // 2]]
-        names[middle] = ", ".join(str(block) for block in sorted(group))
-    return names
+        last = place
+    return {heights[group[len(group) // 2]]: ", ".join(map(str, sorted(group))) for group in groups}
 
 
 def _on_axis(cost: float) -> float:

@@ -133,18 +133,10 @@ def abreast(panels: int, most: int = 3) -> int:
 def panel_grid(
     names: Sequence[str], height: float, ylabel: str = "", most: int | None = 3, width: float = PAGE, **shared: Any
 ) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a panel for each name, titled by it, in rows as even as can be.
+    """A figure with a panel for each name, titled by it, in rows as even as can be; and name → panel.
 
-    Args:
-        names: of the panels, in order.
-        height: of a row, in inches.
-        ylabel: what the leftmost panel of each row says of its axis.
-        most: how many panels stand in a row at most; None: all of them.
-        width: of the figure, in inches.
-        shared: whatever else `subplots` takes, as `sharey=True`.
-
-    Returns:
-        The figure, and name → panel.
+    `height` is that of a row and `width` that of the figure, in inches; `ylabel` stands at the left of each row, which
+    has `most` panels at most, or all of them if that is None; `shared` is whatever else `subplots` takes.
     """
     columns = abreast(len(names), most or len(names))
     rows = max(1, -(-len(names) // columns))
