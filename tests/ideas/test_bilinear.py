@@ -47,11 +47,7 @@ def test_a_square_by_hand():
     assert found.r2_poly == pytest.approx(1, abs=1e-6)
     assert found.gain.value == pytest.approx(found.r2_poly - found.r2_lin)
     assert found.recovered == pytest.approx(1, abs=1e-6)
-
-
-def test_a_start_that_is_already_best_is_kept():
-    """One input: every start is the optimum, and the optimiser may stop before its first step."""
-    x = torch.tensor([-3.0, -1.0, 1.0, 3.0]).repeat(160)[:, None]
+    # every start is the optimum, and the optimiser may stop before its first step
     rows = residual_rows(kept_of(x, x.square()))
     for seed in range(12):
         torch.testing.assert_close(branch(rows, 1, seed)(rows.z), rows.e, atol=1e-3, rtol=0)
@@ -133,15 +129,6 @@ def test_noise_gives_no_gain():
     assert found.r2_lin < 0.95
     assert -0.01 < found.gain.value <= 0.002
     assert found.gain.low <= 0
-
-
-@given(seed=st.integers(0, 2**31), count=st.integers(1, 3))
-@settings(deadline=None, max_examples=8)
-def test_the_gain_never_exceeds_what_the_line_leaves(seed, count):
-    x = skewed(400, 4, seed=seed)
-    found = probe(kept_of(x, line(x) + 9 * products(x, count)), rank=RANK, seeds=1, steps=30)
-    assert found.gain.value <= 1 - found.r2_lin
-    assert found.r2_poly == pytest.approx(found.r2_lin + found.gain.value)
 
 
 @pytest.mark.long
@@ -292,6 +279,8 @@ def test_power_finds_what_is_planted_and_nothing_else():
     assert 0.7 < found["hidden"] < 1
     assert found["cubic"] < 0.6
     assert -0.02 < found["shuffled"] <= 0.005
+    with pytest.raises(InputError, match="seeds=0"):
+        power(kept, rank=RANK, seeds=0)
 
 
 def test_teachers_have_no_straight_part_and_the_degree_they_say():
@@ -317,13 +306,9 @@ def test_shuffling_keeps_rows_and_sides(planted):
         assert (mixed[side] == rows.e[side]).all(1).float().mean() < 0.02
 
 
-def test_power_without_a_start_is_refused(planted):
-    with pytest.raises(InputError, match="seeds=0"):
-        power(planted, rank=RANK, seeds=0)
-
-
 def test_end_to_end_starts_at_the_closed_form(planted):
-    found = end_to_end(planted, rank=RANK, rate=1e-9, steps=10)
+    found, again = (end_to_end(planted, rank=RANK, rate=1e-9, steps=10) for _ in range(2))
+    assert found == again
     assert found == pytest.approx({"gain": 0, "gate": 1, "share": 0}, abs=1e-6)
 
 
@@ -342,19 +327,17 @@ def test_end_to_end_adds_nothing_to_a_line():
     assert found["share"] < 1e-6
 
 
-def test_a_gate_that_closes_need_not_mean_a_branch_that_does():
+def test_a_gate_that_closes_need_not_mean_a_branch_that_does(monkeypatch):
     """The same function from a larger A and a smaller gate: only the share is a property of the function."""
     x = normal(2_000, D)
     kept = kept_of(x, line(x) + 2 * products(x))
-    loose, tight = (end_to_end(kept, rank=RANK, rate=3e-2, decay=decay) for decay in (0.0, 0.3))
+    found = []
+    for decay in (0.0, 0.3):
+        monkeypatch.setattr("howlinear.ideas.bilinear.gate.DECAY", decay)
+        found.append(end_to_end(kept, rank=RANK, rate=3e-2))
+    loose, tight = found
     assert abs(loose["gate"] - tight["gate"]) > 0.05
     assert loose["share"] == pytest.approx(tight["share"], rel=0.1)
-
-
-def test_end_to_end_repeats_itself(planted):
-    one, same, other = (end_to_end(planted, rank=RANK, steps=200, seed=seed) for seed in (0, 0, 1))
-    assert one == same
-    assert one["gain"] != other["gain"]
 
 
 @pytest.mark.parametrize("wrong", [{"rank": 0}, {"rank": D + 1}, {"rate": 0.0}, {"steps": 9}])

@@ -65,30 +65,25 @@ def test_cosine_and_rmse_by_hand():
     assert rmse(y, predicted) == pytest.approx(np.sqrt((9 + 16 + 1 + 1) / 4))
 
 
-def positive(n=50):
-    return normal(n, D).abs() + 0.5
+POSITIVE = normal(50, D).abs() + 0.5
+HALF = D // 2
 
 
-def test_a_line_adds_up_what_the_halves_contribute():
-    affine = AffineMap(normal(D, OUT, seed=1), normal(OUT, seed=2))
-    assert conjunction(affine, positive()) == pytest.approx(0, abs=1e-6)
+@pytest.mark.parametrize(
+    ("map_", "x", "index"),
+    [
+        (AffineMap(normal(D, OUT, seed=1), normal(OUT, seed=2)), POSITIVE, 0),  # adds up
+        (lambda x: x[:, :HALF].sum(1, keepdim=True) * x[:, HALF:].sum(1, keepdim=True), POSITIVE, 1),  # needs both
+        (lambda x: x[:, :1].square(), POSITIVE, 0),
+        # r = 3 a + a b at a = 2, b = 1: Δ_A = 8, Δ_B = 2, Δ_AB = 8
+        (lambda x: 3 * x[:, :1] + x[:, :1] * x[:, 1:], torch.tensor([[2.0, 1.0]]), 2 / 8),
+    ],
+)
+def test_conjunction_by_hand(map_, x, index):
+    assert conjunction(map_, x) == pytest.approx(index, abs=1e-6)
 
 
-def test_a_product_of_the_halves_needs_both_and_a_square_of_one_half_does_not():
-    half = D // 2
-    assert conjunction(lambda x: x[:, :half].sum(1, keepdim=True) * x[:, half:].sum(1, keepdim=True), positive()) == 1
-    assert conjunction(lambda x: x[:, :1].square(), positive()) == 0
-
-
-def test_a_line_with_a_product_lies_between_by_hand():
-    """r = 3 a + a b at a = 2, b = 1: Δ_A = 8, Δ_B = 2, Δ_AB = 8."""
-    x = torch.tensor([[2.0, 1.0]])
-    assert conjunction(lambda rows: 3 * rows[:, :1] + rows[:, :1] * rows[:, 1:], x) == pytest.approx(2 / 8)
-
-
-def test_another_control_is_refused():
-    x = normal(200, D)
-    with pytest.raises(InputError, match="no control 'dense3x'"):
-        control({0: kept_of(x, line(x))}, "dense3x")
-    with pytest.raises(InputError, match="of 199 steps"):
-        control({0: kept_of(x, line(x))}, "dense2x", steps=199)
+@pytest.mark.parametrize(("kind", "steps"), [("dense3x", 200), ("dense2x", 199)])
+def test_another_control_is_refused(kind, steps):
+    with pytest.raises(InputError, match=f"no control '{kind}' of {steps} steps"):
+        control({}, kind, steps=steps)

@@ -78,8 +78,9 @@ def test_where_the_sample_holds_no_more_few_is_all():
         ([0.1, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.9], 3, True),
     ],
 )
-def test_which_evaluation_is_kept_by_hand(scores, kept, is_over):
-    assert follow(scores, patience=3) == (kept, is_over)
+def test_which_evaluation_is_kept_by_hand(scores, kept, is_over, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 3)
+    assert follow(scores) == (kept, is_over)
 
 
 def test_the_start_is_the_papers():

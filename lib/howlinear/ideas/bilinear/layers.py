@@ -112,8 +112,7 @@ def control(blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps
     is scored is the evaluation that does best on a train fold kept apart.
 
     Returns:
-        By block, on the held-out rows of the sample: `r2`, pooled over features, its interval from leaving out each
-        held-out fold, the fit taken as given; `conjunction` of its map; `step`, after which it was kept.
+        Table `controls` by block, on held-out rows; the interval of `r2` leaves out held-out folds and keeps the fit.
     """
     if kind not in CONTROLS or steps < EVERY:
         raise InputError(f"no control {kind!r} of {steps} steps: one of {', '.join(CONTROLS)}, {EVERY} steps or more")

@@ -89,7 +89,9 @@ def ordinary_table(models: Models, massive: pd.DataFrame, rank: int, seeds: int,
     """`block_table` of the blocks in `massive` without these rows: in the line, in the fit and in the score."""
     ordinary = {model: {} for model in massive["model"]}
     for row in massive.itertuples():
-        ordinary[row.model][row.block] = _without_massive(models[row.model][row.block])
+        kept = models[row.model][row.block]
+        sample = kept.rows().select(_is_ordinary(kept))
+        ordinary[row.model][row.block] = replace(kept.ordinary(), sample=sample)
     return block_table(probe_blocks(ordinary, rank, seeds, steps))
 
 
@@ -102,11 +104,6 @@ def replace_massive_blocks(blocks: pd.DataFrame, ordinary: pd.DataFrame) -> pd.D
 def _is_ordinary(kept: BlockCapture) -> Tensor:
     """Which sampled rows are not massive: within `MULTIPLE` times the median output norm of all rows."""
     return kept.rows().y.norm(dim=1) <= MULTIPLE * kept.heavy_rows().median
-
-
-def _without_massive(kept: BlockCapture) -> BlockCapture:
-    """The block's ordinary rows, of the sample as well."""
-    return replace(kept.ordinary(), sample=kept.rows().select(_is_ordinary(kept)))
 
 
 def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFrame:

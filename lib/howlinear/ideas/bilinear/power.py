@@ -20,14 +20,9 @@ HIDDEN = 0.25  # what a hidden teacher has of the variance
 
 
 def power(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) -> dict[str, float]:
-    """What the probe recovers of teachers on a block's own inputs, the mean over its starts as in `probe.probe`.
+    """Cells of table `power`: what the probe recovers of teachers on a block's own inputs, the mean over its starts.
 
     A start may end in a local optimum that misses one of the products; a mean says how much that costs.
-
-    Returns:
-        Shares of held-out variance, 1 if all of it: `planted`, of a bilinear teacher of the probe's own rank; `hidden`,
-        of the same teacher, when the block's residual, rows shuffled, hides it; `cubic`, of a teacher that multiplies
-        three inputs; `shuffled`, of the block's residual with its rows shuffled, where nothing is to be found.
     """
     if seeds < 1:
         raise InputError(f"seeds={seeds}: the probe needs a start or more")

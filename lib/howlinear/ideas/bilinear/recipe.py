@@ -26,7 +26,7 @@ from howlinear.core.ceilings import fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.probe import ProbeRows, residual_rows, squares_about_mean
-from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.capture import BlockCapture
 
 RATE = 1e-3
 BATCH = 256
@@ -60,13 +60,13 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     if count < len(used):
         order = torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))
         few = used[order[:count]].sort().values
-        left = [_left_by_line(of_block, few) for of_block in rows]
+        left = [_left_by_line(of_block.x, of_block.y, few) for of_block in rows]
         published, apart = _gains_by_choice(rows, left, few, rank, steps, seed)
     gains = {"published": published, "apart": apart, "apart_all": apart_all, "scored_all": scored_all}
     return pd.DataFrame(gains | {"rows_few": count, "rows_all": len(used)}, index=list(blocks))
 
 
-def follow(scores: Sequence[float], patience: int = PATIENCE) -> tuple[int | None, bool]:
+def follow(scores: Sequence[float]) -> tuple[int | None, bool]:
     """Which evaluation the recipe keeps (None: none, the line alone), and whether these scores have ended the run."""
     best = 0.0
     kept = None
@@ -76,7 +76,7 @@ def follow(scores: Sequence[float], patience: int = PATIENCE) -> tuple[int | Non
             best, kept, waited = score, number, 0
         else:
             waited += 1
-        if waited == patience:
+        if waited == PATIENCE:
             return kept, True
     return kept, False
 
@@ -120,17 +120,15 @@ def papers_gain(
     All rows before `cut` are trained on, those from it on are scored and choose the evaluation. The paper's batches are
     drawn with seed 0, and its start is not seeded; here `seed` decides it, unless a start is given.
     """
-    moments = Moments(x.shape[1], y.shape[1]).update(x[:cut], y[:cut])
-    affine, _ = fit(moments)
-    e = (y.double() - affine(x.double())).float()
+    used, held_out = torch.arange(len(x)).split([cut, len(x) - cut])
+    e = _left_by_line(x, y, used)
     if start is None:
         start = Products(1, x.shape[1], y.shape[1], rank, torch.Generator().manual_seed(seed))
-    held_out = torch.arange(cut, len(x))
     outputs = y[cut:].double()
     total = (outputs - outputs.mean()).square().sum()
     judge = (held_out, total[None])
     batches = torch.Generator().manual_seed(0)
-    (gains,) = _train(start, x[None], e[None], torch.arange(cut), [judge], steps, batches)
+    (gains,) = _train(start, x[None], e[None], used, [judge], steps, batches)
     (gain,) = _gains_at(gains, chosen_by=gains)
     return float(gain)
 
@@ -217,10 +215,10 @@ def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
     return all(ended for _, ended in map(follow, by_block))
 
 
-def _left_by_line(rows: Sample, used: Tensor) -> Float[Tensor, "rows d_out"]:
-    """What the closed form, fitted on the rows `used`, leaves of every sampled row."""
-    affine, _ = fit(Moments(rows.x.shape[1], rows.y.shape[1]).update(rows.x[used], rows.y[used]))
-    return (rows.y.double() - affine(rows.x.double())).float()
+def _left_by_line(x: Tensor, y: Tensor, used: Tensor) -> Float[Tensor, "rows d_out"]:
+    """What the closed form, fitted on the rows `used`, leaves of every row."""
+    affine, _ = fit(Moments(x.shape[1], y.shape[1]).update(x[used], y[used]))
+    return (y.double() - affine(x.double())).float()
 
 
 @torch.no_grad()
