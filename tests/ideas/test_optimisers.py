@@ -1,3 +1,4 @@
+from contextlib import contextmanager
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -47,9 +48,19 @@ def hard(n=2_400, d=6, condition=1e6, turned=False, seed=0):
     return problem_of(x @ turn, torch.stack([z[:, 0], z[:, -1]], 1))
 
 
+@contextmanager
+def in_float64():
+    """All optimisers on rows and weights of float64."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, recipe in OPTIMISERS.items():
+            patch.setitem(OPTIMISERS, name, replace(recipe, dtype=torch.float64))
+        yield
+
+
 def descend(problem, scaling, rate, steps, at=()):
     """Full-batch descent in float64, its rate constant."""
-    return train(problem, "SGD", scaling, rate, steps, batch=None, at=at, dtype=torch.float64, decay=False)
+    with in_float64():
+        return train(problem, "SGD", scaling, rate, steps, batch=None, at=at, decay=False)
 
 
 def gap(problem, path):
@@ -144,8 +155,8 @@ def test_descent_refuses():
         descent(moments, 1e-30).steps_to(0.1)
     with pytest.raises(InputError, match="outputs are constant over 50 rows"):
         descent(moments_of(normal(50, 3), torch.zeros(50, 2)))
-    with pytest.raises(InputError, match="no rows"):
-        second_moments(Moments(3))
+    with pytest.raises(InputError, match="0 train rows for 3 inputs"):
+        descent(Moments(3, 2))
 
 
 def test_the_limit_of_the_rate_is_real():
@@ -163,7 +174,8 @@ def test_the_limit_of_the_rate_is_real():
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_every_optimiser_reaches_the_ceiling_of_a_kind_problem(optimiser, scaling):
     problem = easy(n=1_600)
-    assert abs(gap(problem, tuned(problem, optimiser, scaling, steps=120, batch=100))) < 5e-3
+    rates = OPTIMISERS[optimiser].rates
+    assert abs(gap(problem, tuned(problem, optimiser, scaling, rates, steps=120, batch=100))) < 5e-3
 
 
 def test_descent_falls_short_by_the_foretold_amount_where_the_signal_is_quiet():
@@ -246,7 +258,8 @@ def test_training_equals_a_linear_layer_with_autograd(optimiser):
     if OPTIMISERS[optimiser].relative:
         standard = Coordinates.of(problem.moments, "standardised").rows(problem.x)
         rate *= float(second_moments(Moments(6).update(standard))[0][-1])
-    path = train(problem, optimiser, "standardised", rate, steps=30, batch=64, seed=7, dtype=torch.float64)
+    with in_float64():
+        path = train(problem, optimiser, "standardised", rate, steps=30, batch=64, seed=7)
     expected = reference(problem, TORCH[optimiser], 30, 64, 7)
     torch.testing.assert_close(path.map.weight, expected.weight, rtol=0, atol=1e-10)
     torch.testing.assert_close(path.map.bias, expected.bias, rtol=0, atol=1e-10)
@@ -277,21 +290,16 @@ def test_a_start_is_at_the_mean_and_the_rate_falls_to_nothing():
     torch.testing.assert_close(constant.map.weight, by_hand[1].weight, rtol=0, atol=1e-5)
 
 
-def test_a_batch_larger_than_the_rows_takes_them_all():
-    problem = easy(n=400)
-    whole, larger = (train(problem, "Adam", "raw", 0.1, steps=3, batch=batch) for batch in (None, 10_000))
-    assert whole.r2 == larger.r2
-
-
 def test_scores_are_at_the_steps_asked_for_and_on_held_out_rows():
     problem = easy(n=400)
     path = train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99])
     assert path.steps == (1, 4, 20)
     assert path.r2[-1] == r2(path.map, problem.held_out)
     assert path.validation == r2(path.map, problem.validation)
-    again = train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99])
-    other = train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99], seed=1)
+    again, other = (train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99], seed=seed) for seed in (0, 1))
     assert again.r2 == path.r2 != other.r2
+    whole, larger = (train(problem, "Adam", "raw", 0.1, steps=3, batch=batch) for batch in (None, 10_000))
+    assert whole.r2 == larger.r2
 
 
 def test_lbfgs_gets_as_many_row_visits(monkeypatch):
@@ -331,8 +339,6 @@ def test_training_refuses():
     problem = easy(n=400)
     with pytest.raises(InputError, match="no optimiser 'Adagrad': one of SGD, momentum, Adam, AdamW, Muon, L-BFGS"):
         train(problem, "Adagrad", "raw", 0.1)
-    with pytest.raises(InputError, match="no optimiser 'Adagrad'"):
-        tuned(problem, "Adagrad", "raw")
     with pytest.raises(InputError, match="no scaling 'log': one of raw, standardised, whitened"):
         train(problem, "SGD", "log", 0.1)
     for wrong in ({"steps": 0}, {"batch": 0}, {"rate": 0.0}):

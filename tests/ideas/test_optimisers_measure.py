@@ -68,7 +68,9 @@ def test_the_valley_is_long_in_raw_inputs_and_a_bowl_in_standardised_ones():
 
 def test_a_race_is_run_by_all_in_all_scalings_and_its_scores_are_tidy(models, paths):
     assert list(paths) == [(scaling, optimiser) for scaling in SCALINGS for optimiser in OPTIMISERS]
-    alone = tuned(Problem.of(models["one"][0]), "Adam", "raw", steps=STEPS, batch=128, at=[1, 10])
+    alone = tuned(
+        Problem.of(models["one"][0]), "Adam", "raw", OPTIMISERS["Adam"].rates, steps=STEPS, batch=128, at=[1, 10]
+    )
     assert paths["raw", "Adam"].r2 == alone.r2
     table = measure.scores(paths)
     adam = table[(table.scaling == "raw") & (table.optimiser == "Adam")]

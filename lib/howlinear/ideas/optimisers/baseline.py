@@ -20,6 +20,7 @@ from howlinear.ideas.optimisers.problem import Problem
 BASELINES = ("SGD", "AdamW")
 RATE = 1e-3
 BATCH = 256
+NOISE = 0.05  # of the variance of the planted outputs
 
 
 def baseline(problem: Problem, optimiser: str = "AdamW", steps: int = 3_000, seed: int = 0) -> AffineMap:
@@ -48,16 +49,14 @@ def baseline(problem: Problem, optimiser: str = "AdamW", steps: int = 3_000, see
     return AffineMap(weight.double(), bias.double())
 
 
-def planted(
-    n: int = 8_000, d: int = 64, condition: float = 1e4, noise: float = 0.05, seed: int = 0
-) -> tuple[Problem, float]:
+def planted(n: int = 8_000, d: int = 64, condition: float = 1e4, seed: int = 0) -> tuple[Problem, float]:
     """An ill-conditioned problem whose exact R² is known: every direction of the inputs carries as much of the output.
 
     Directions fall in loudness by a factor `condition`; y = z V + noise, with z the whitened inputs and V orthogonal,
     one output feature ten times as loud as the others (a hundred times their variance).
 
     Returns:
-        The problem, and the R² of the exact map in the limit, 1 − noise.
+        The problem, and the R² of the exact map in the limit.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -69,9 +68,9 @@ def planted(
     loudness = torch.logspace(0, -float(torch.tensor(condition).log10()), d, dtype=torch.float64)
     z = normal(n, d)
     x = ((z * loudness) @ mixing).float()
-    y = (1 - noise) ** 0.5 * (z @ readout) + noise**0.5 * normal(n, d)
+    y = (1 - NOISE) ** 0.5 * (z @ readout) + NOISE**0.5 * normal(n, d)
     y[:, 0] *= 10
     y = y.float()
     folds = [Moments(d, d).update(*rows) for rows in zip(x.chunk(8), y.chunk(8), strict=True)]
     used = 3 * n // 8
-    return Problem(x[:used], y[:used], folds[:3], folds[3], folds[4:]), 1 - noise
+    return Problem(x[:used], y[:used], folds[:3], folds[3], folds[4:]), 1 - NOISE

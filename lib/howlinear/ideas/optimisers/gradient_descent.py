@@ -80,6 +80,7 @@ class Descent:
 
 def descent(moments: Moments, rate: float | None = None) -> Descent:
     """Foretell gradient descent on the rows behind `moments`."""
+    affine, _ = fit(moments)
     values, vectors = second_moments(moments)
     largest = float(values[-1])
     if rate is None:
@@ -91,7 +92,6 @@ def descent(moments: Moments, rate: float | None = None) -> Descent:
         raise InputError(f"the outputs are constant over {moments.n} rows: there is nothing to learn")
 
     # W*, with b* below it, and the start: W_0 = 0, b_0 = ȳ
-    affine, _ = fit(moments)
     target = torch.cat([affine.weight, affine.bias[None]])
     start = torch.zeros_like(target)
     start[-1] = moments.mean_y
@@ -104,8 +104,6 @@ def descent(moments: Moments, rate: float | None = None) -> Descent:
 
 def second_moments(moments: Moments) -> tuple[Float[Tensor, " modes"], Float[Tensor, "modes modes"]]:
     """Eigenvalues (ascending, none below 0) and eigenvectors of [X 1]ᵀ[X 1] / n: offsets count, as in training."""
-    if not moments.n:
-        raise InputError("no rows: their second moments are undefined")
     # E[x xᵀ] = Cov(x) + x̄ x̄ᵀ, bordered by x̄ and 1
     mean = torch.cat([moments.mean_x, torch.ones(1).to(moments.mean_x)])
     both = mean.outer(mean)

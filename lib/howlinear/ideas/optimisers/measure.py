@@ -1,4 +1,7 @@
-"""How far trained linear layers fall short, as tidy tables: every block's forecast, the race on one, who ends where."""
+"""How far trained linear layers fall short, as tidy tables: every block's forecast, the race on one, who ends where.
+
+What the columns of recorded tables mean stands in `files/columns.yaml`.
+"""
 
 from __future__ import annotations
 
@@ -58,15 +61,7 @@ def _around(target: float) -> np.ndarray:
 
 
 def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
-    """The closed form of every block on its sampled rows, and where full-batch gradient descent would be by then.
-
-    Returns:
-        A row a block: `model`, `block`, `condition` of the inputs; `r2` of the closed form, with its ends; `reached`,
-        the R² of a descent of so many steps at the rate 1/λ₁; `asleep`, the directions of which less than half is
-        learned then, and `asleep_share`, the share of the output's variance that the exact map explains through them;
-        `steps_needed`, until no more than a hundredth of that variance is left to learn; `raced`, whether the descent
-        falls furthest short there.
-    """
+    """Table `blocks`: the closed form on sampled rows, and full-batch descent of so many steps at the rate 1/λ₁."""
     rows = []
     for model, blocks in models.items():
         for block, kept in blocks.items():
@@ -92,12 +87,7 @@ def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
 
 
 def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int = 3_000, seed: int = 0) -> pd.DataFrame:
-    """The paper's trained linear baseline, with nothing tuned, on some problems.
-
-    Returns:
-        A row a baseline on a problem: `model`, `block`, `way`, `condition` of the inputs, `exact` (the closed form's
-        R² on the same rows), `reached` (the baseline's), and `gap`, exact − reached, with its interval.
-    """
+    """The paper's trained linear baseline, with nothing tuned, on some problems: a row a baseline and problem."""
     rows = []
     for model, problems in models.items():
         for block, problem in problems.items():
@@ -114,8 +104,9 @@ def race(problem: Problem, steps: int, batch: int, at: Sequence[int], seed: int 
     """Every optimiser in every scaling of one block's inputs, each at its best rate: (scaling, optimiser) → path."""
     paths = {}
     for scaling in SCALINGS:
-        for optimiser in OPTIMISERS:
-            paths[scaling, optimiser] = tuned(problem, optimiser, scaling, steps=steps, batch=batch, at=at, seed=seed)
+        for name, optimiser in OPTIMISERS.items():
+            settings = {"steps": steps, "batch": batch, "at": at, "seed": seed}
+            paths[scaling, name] = tuned(problem, name, scaling, optimiser.rates, **settings)
     return paths
 
 
@@ -132,11 +123,7 @@ def scores(paths: Mapping[tuple[str, str], Path]) -> pd.DataFrame:
 def trained(
     models: Mapping[str, Blocks], rates: Mapping[str, Sequence[float]], steps: int, batch: int, seed: int = 0
 ) -> pd.DataFrame:
-    """What some optimisers reach on every block's raw inputs, and how far that is below the closed form.
-
-    Returns:
-        A row an optimiser on a block: `model`, `block`, `way` (the optimiser), `reached`, and `gap` with its interval.
-    """
+    """What some optimisers reach on every block's raw inputs, and how far that is below the closed form, `gap`."""
     rows = []
     for model, blocks in models.items():
         for block, kept in blocks.items():
@@ -161,13 +148,7 @@ def beside_exact(blocks: pd.DataFrame, ways: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdicts(beside: pd.DataFrame) -> pd.DataFrame:
-    """What would have been concluded of each model from each way of training.
-
-    Returns:
-        A row a way on a model: `model`, `way`; `spearman`, the rank correlation with the exact profile; `outside`, the
-        blocks outside the exact interval; `flipped`, the steps from one block to the next that change their sign;
-        `worst`, the largest shortfall.
-    """
+    """What would have been concluded of each model from each way of training; table `verdicts`."""
     rows = []
     for (model, way), group in beside.groupby(["model", "way"], sort=False):
         outside = (group.reached < group.r2_low) | (group.reached > group.r2_high)
@@ -186,13 +167,7 @@ def verdicts(beside: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_way(beside: pd.DataFrame) -> pd.DataFrame:
-    """A row a way of training, over all models.
-
-    Returns:
-        `way`; `rho_condition`, the rank correlation over blocks of the shortfall with the condition number; `compared`,
-        pairs of models at each block both have; `turned`, of how many of these training turns round which is the more
-        linear.
-    """
+    """A row a way of training, over all models; table `by_way`."""
     rows = []
     for way, group in beside.groupby("way", sort=False):
         exact = group.pivot_table(index="block", columns="model", values="r2")

@@ -96,7 +96,6 @@ def train(
     batch: int | None = 256,
     at: Sequence[int] = (),
     seed: int = 0,
-    dtype: torch.dtype | None = None,
     decay: bool = True,
 ) -> Path:
     """Fit an affine map by steps, as one trains a linear layer.
@@ -109,12 +108,11 @@ def train(
     if steps < 1 or rate <= 0 or (batch is not None and batch < 1):
         raise InputError(f"steps, batch and rate must be positive, got {steps}, {batch} and {rate}")
     recipe = OPTIMISERS[optimiser]
-    dtype = dtype or recipe.dtype
     coordinates = Coordinates.of(problem.moments, scaling)
     spread = float((problem.moments.syy.mean() / problem.moments.n).sqrt())
-    x = coordinates.rows(problem.x).to(dtype)
-    y = (problem.y.double() / spread).to(dtype)
-    layer = _Layer(x, y, weight=torch.zeros(x.shape[1], y.shape[1], dtype=dtype), bias=y.mean(0))
+    x = coordinates.rows(problem.x).to(recipe.dtype)
+    y = (problem.y.double() / spread).to(recipe.dtype)
+    layer = _Layer(x, y, weight=torch.zeros(x.shape[1], y.shape[1], dtype=x.dtype), bias=y.mean(0))
     if recipe.relative:
         eigenvalues, _ = second_moments(Moments(x.shape[1]).update(x))
         optimisers = recipe.make(layer.weight, layer.bias, rate / float(eigenvalues[-1]))
@@ -135,10 +133,8 @@ def train(
     return Path(rate, tuple(scores), tuple(scores.values()), affine, r2(affine, problem.validation))
 
 
-def tuned(problem: Problem, optimiser: str, scaling: str, rates: Sequence[float] | None = None, **settings) -> Path:
-    """The best of a sweep over rates (the optimiser's own grid by default), by R² on the validation fold."""
-    if not rates:
-        rates = OPTIMISERS[optimiser].rates if optimiser in OPTIMISERS else (1.0,)  # `train` refuses an unknown one
+def tuned(problem: Problem, optimiser: str, scaling: str, rates: Sequence[float], **settings) -> Path:
+    """The best of a sweep over rates, by R² on the validation fold."""
     paths = [train(problem, optimiser, scaling, rate, **settings) for rate in rates]
     finite = [path for path in paths if math.isfinite(path.validation)]
     if not finite:
