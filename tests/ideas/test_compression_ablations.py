@@ -8,8 +8,7 @@ import torch
 
 from helpers.unit_rows import seen, short_rows, weighted_rows
 from howlinear.errors import InputError
-from howlinear.ideas.compression import ablations as compression_ablations
-from howlinear.ideas.compression import allocate
+from howlinear.ideas.compression import allocate, units
 from howlinear.ideas.compression.ablations import (
     ABLATIONS,
     ablations,
@@ -60,7 +59,7 @@ def lost(covariance, readout, kept):
 
 @pytest.mark.parametrize("panel", [1, 7, 64])
 def test_selection_is_that_of_trying_every_unit(panel, monkeypatch):
-    monkeypatch.setattr(compression_ablations, "PANEL", panel)
+    monkeypatch.setattr(units, "PANEL", panel)
     covariance, readout = correlated()
     found = select(covariance, readout)
     taken = []
@@ -262,10 +261,10 @@ def test_more_directions_never_cost_more_and_none_cost_what_units_do(calibration
     own, _ = eliminations_of(calibration)
     for block in own:
         ways = options(calibration, block)
-        for units, of_count in ways.groupby("units"):
+        for count, of_count in ways.groupby("units"):
             by_rank = of_count.sort_values("rank")
             assert by_rank["price"].is_monotonic_decreasing
-            assert by_rank["price"].iloc[0] == float(own[block].price[-1 - units])
+            assert by_rank["price"].iloc[0] == float(own[block].price[-1 - count])
 
 
 def test_what_has_nothing_to_do_with_the_inputs_gets_no_line():

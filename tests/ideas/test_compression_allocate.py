@@ -54,7 +54,7 @@ def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
         found = eliminations[site.block]
         quarter = len(found.order) // 4
         module = thinned(model, site, found.kept(len(found.order) - quarter), moments[site.block])
-        moved = divergences(model, {site.block: module}, train)[site.block]
+        moved = divergences(model, {site.block: module}, train, 4)[site.block]
         if moved > NOTHING:
             assert float(found.price[quarter]) == pytest.approx(moved, rel=1e-3)
         else:  # it goes for nothing, which tells no factor: what is measured is rounding, and may be below 0

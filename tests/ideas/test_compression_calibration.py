@@ -58,7 +58,7 @@ def test_a_share_is_of_all_parameters(gpt2, rows):
 
 def test_lines_are_those_of_least_squares(model, rows):
     ids = rows.ids[~rows.test]
-    found = fit_lines(model, ids, batch_size=5)
+    found = fit_lines(model, ids)
     for block, reference in fit_maps(model, ids, list(found)).items():
         torch.testing.assert_close(found[block].all_rows.weight, reference.weight, rtol=1e-5, atol=1e-7)
         x, y = map(seen(model, ids)[block].get, "xy")
@@ -103,7 +103,7 @@ def test_an_anchored_map_by_hand():
 
 def test_hidden_units_give_the_output(model, ids):
     """Their mean through the readout is the mean output."""
-    moments = unit_moments(model, ids, batch_size=7)
+    moments = unit_moments(model, ids)
     for site in sites(model):
         mean = seen(model, ids)[site.block]["y"].mean(0)
         torch.testing.assert_close(readout(model, site)(moments[site.block].mean_x), mean, atol=1e-5, rtol=1e-4)
@@ -114,8 +114,3 @@ def test_nothing_is_left_behind(model, rows):
     for found in (lines_of, stream_of_layers, moments_of):
         assert found(calibration) is found(calibration)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-def test_no_rows_to_fit_on(gpt2, rows):
-    with pytest.raises(InputError, match="all are held out"):
-        Calibration(gpt2, rows.subset(rows.test.nonzero()[:, 0]))

@@ -35,7 +35,7 @@ def test_each_number_is_of_its_own_copy_and_text(gpt2, random_rows):
     calibration = Calibration(gpt2, random_rows, priced=4)
     raced = race(gpt2, racers(calibration, [OURS]), [0.9, 0.8], {"held out": random_rows})
     fewer = random_rows.thinned(random_rows.count // 2)
-    found = limits(gpt2, random_rows, calibration, [0.9, 0.8], random_rows, raced, [fewer], tokens=10**6)
+    found = limits(gpt2, random_rows, calibration, [0.9, 0.8], random_rows, raced, [fewer])
     half = Calibration(gpt2, fewer, 4)
     names = [*WHAT, after(half.ids.numel())]
     assert found["what"].tolist() == [*names, *names]
@@ -62,5 +62,5 @@ def test_a_block_of_too_many_units_has_no_limit(gpt2, random_rows):
             readout[readout.shape[0] // 4 :] = 0
     calibration = Calibration(gpt2, random_rows, priced=4)
     raced = race(gpt2, racers(calibration, [OURS]), [0.8], {"held out": random_rows})
-    found = limits(gpt2, random_rows, calibration, [0.8], random_rows, raced)
+    found = limits(gpt2, random_rows, calibration, [0.8], random_rows, raced, [])
     assert found["ratio"].to_numpy() == pytest.approx(1, abs=1e-4)

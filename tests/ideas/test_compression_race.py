@@ -15,6 +15,7 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compress import compress
 from howlinear.ideas.compression.race import (
     COMPRESSORS,
+    check_shares,
     choose_shares,
     race,
     racers,
@@ -128,7 +129,7 @@ def test_shares_are_those_that_a_model_can_keep(gpt2):
     compress(gpt2, short_rows(), halfway)
     for shares in ([], [1.0], [0.5, 0.0]):
         with pytest.raises(InputError, match="give at least one between 0 and 1"):
-            choose_shares(gpt2, shares)
+            check_shares(shares)
 
 
 def test_a_family_without_units_that_can_be_reached_has_no_share():

@@ -13,7 +13,6 @@ from scipy.stats import spearmanr
 from conftest import BLOCKS, WIDTH
 from helpers.reference import normal
 from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
-from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.ranking import (
     agreement,
@@ -139,13 +138,6 @@ def test_of_a_block_that_does_nothing_there_is_no_share_to_recover():
     assert recovered(base, base + 0.01, base + noise - noise.mean() + 0.001) is None
     assert recovered(base, base + 0.01, base) is None
     assert recovered(base, base + 0.01, base - 1) is None
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 2, 3), (3, 3, 2)])
-def test_losses_of_other_sequences_are_refused(sizes):
-    with pytest.raises(InputError, match="the same sequences three times"):
-        recovered(*(torch.ones(size).double() for size in sizes))
 
 
 # --- maps that rest on massive rows

@@ -54,8 +54,9 @@ def test_the_table_of_curves_ends_at_half_the_width(gpt2, curves):
 
 def test_what_thin_maps_cost_is_measured(gpt2, rows, curves):
     ids = rows.ids[rows.test]
-    table = rank_costs(gpt2, curves, ids, parts=(64, 4, 1))
-    assert table[["block", "rank"]].to_numpy().tolist() == [[0, 1], [0, 8], [0, 32], [2, 1], [2, 8], [2, 32]]
+    table = rank_costs(gpt2, curves, ids)
+    assert table["block"].tolist() == [0] * 5 + [2] * 5
+    assert table["rank"].tolist() == [2, 4, 8, 16, 32] * 2
     base = losses(gpt2, ids)
     own = ffn_parameters(gpt2) / 3
     for row in table.itertuples():

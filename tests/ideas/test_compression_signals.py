@@ -224,7 +224,7 @@ def test_equals_a_reference_from_the_hidden_states(model, ids):
     outputs = {}
     with torch.no_grad(), hooked(sites(model), lambda site, x, y: outputs.__setitem__(site.block, y.clone())):
         states = model(input_ids=ids, output_hidden_states=True).hidden_states
-    turned, bounds = stream(model, ids, batch_size=5), cca_bounds(model, ids, batch_size=5)
+    turned, bounds = stream(model, ids), cca_bounds(model, ids)
     parallel = getattr(model.config, "use_parallel_residual", False)
     for block in range(BLOCKS - 1):
         entered, left, y = (rows.flatten(0, -2).double() for rows in (*states[block : block + 2], outputs[block]))
@@ -329,7 +329,7 @@ def test_the_divergence_is_the_mean_of_all_predictions(model, ids):
 
 
 def test_a_block_in_its_own_place_moves_nothing(model, ids):
-    assert divergences(model, {1: sites(model)[1].output}, ids)[1] == pytest.approx(0, abs=1e-7)
+    assert divergences(model, {1: sites(model)[1].output}, ids, 4)[1] == pytest.approx(0, abs=1e-7)
 
 
 def test_predictions_that_are_not_finite_are_refused(gpt2, ids):
@@ -338,7 +338,7 @@ def test_predictions_that_are_not_finite_are_refused(gpt2, ids):
             return x * float("inf")
 
     with pytest.raises(InputError, match="predictions with block 1 replaced are not finite"):
-        divergences(gpt2, {1: Overflow()}, ids)
+        divergences(gpt2, {1: Overflow()}, ids, 4)
 
 
 # --- all of them

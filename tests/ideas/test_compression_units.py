@@ -12,6 +12,7 @@ from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.compression import units
 from howlinear.ideas.compression.units import (
     RIDGES,
     UnitMoments,
@@ -72,11 +73,12 @@ def least_squares_loss(h, y, kept, weight, constant=True):
 
 
 @pytest.mark.parametrize("panel", [1, 7, 64])
-def test_elimination_is_that_of_refitting_every_candidate_on_rows(panel):
+def test_elimination_is_that_of_refitting_every_candidate_on_rows(panel, monkeypatch):
+    monkeypatch.setattr(units, "PANEL", panel)
     h, own = correlated(), own_readout()
     y = own(h)
     weight = torch.rand(len(h), dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
-    found = eliminate(moments_of(h, weight).covariance(), own.weight, panel)
+    found = eliminate(moments_of(h, weight).covariance(centred=True), own.weight)
     left = list(range(UNITS))
     for step in range(UNITS - 1):
         losses = {unit: least_squares_loss(h, y, [u for u in left if u != unit], weight) for unit in left}
@@ -97,7 +99,7 @@ def test_planted_units_are_all_that_stays():
     weight = torch.zeros(UNITS, OUT, dtype=torch.float64)
     weight[:6] = own_readout(6).weight
     shuffled = torch.randperm(UNITS)
-    found = eliminate(moments_of(h[:, shuffled]).covariance(), weight[shuffled])
+    found = eliminate(moments_of(h[:, shuffled]).covariance(centred=True), weight[shuffled])
     assert float(found.price[UNITS - 6]) < 1e-3 * float(found.price[UNITS - 5])
     kept = found.kept(6)
     lost = least_squares_loss(h[:, shuffled], h @ weight, kept.tolist(), torch.ones(len(h)))
@@ -108,7 +110,7 @@ def test_where_all_units_matter_alike_no_choice_is_better_than_another():
     m, taken = 60, 20
     own = AffineMap(torch.eye(m, dtype=torch.float64), torch.zeros(m, dtype=torch.float64))
     h = torch.randn(200_000, m, dtype=torch.float64)
-    found = eliminate(moments_of(h).covariance(), own.weight)
+    found = eliminate(moments_of(h).covariance(centred=True), own.weight)
     # independent units of variance 1, each its own output: to take away twenty costs twenty, whichever they are
     assert float(found.price[taken]) == pytest.approx(taken, rel=0.02)
 
@@ -129,7 +131,7 @@ def test_a_metric_says_which_direction_counts():
 def test_a_unit_that_never_fires_goes_first_for_nothing():
     h = correlated()
     h[:, 5] = 0
-    found = eliminate(moments_of(h).covariance(), own_readout().weight)
+    found = eliminate(moments_of(h).covariance(centred=True), own_readout().weight)
     assert int(found.order[0]) == 5
     assert float(found.price[1]) < 1e-9 * float(found.price[-1])
 

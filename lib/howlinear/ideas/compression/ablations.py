@@ -2,17 +2,7 @@
 
 Own units takes hidden units away one by one, by what is lost in the metric of the loss once the others are read out
 anew, with a ridge, from moments of the whole model (`allocate`); at last it anchors the readouts (`own_units`). What
-comes before it is what others exchange a part of, since an anchor for each would take most of the time. Here are
-
-- another sharing-out: as many units in every block;
-- other choices of units: by scores that know nothing of the other units, and by forward selection;
-- another metric: plain squares, all directions of the output and all positions alike;
-- no ridge;
-- a larger family: a line of the block's input beside its units, of any rank, where that is priced lower at equal
-  parameters;
-- the anchor: readouts fitted once more on what the smaller model really gives them, towards the whole model's residual
-  stream, or towards each block's own output;
-- both, lines and the anchor on the stream: whether what each buys adds up.
+comes before it is what others exchange a part of, since an anchor for each would take most of the time (`ABLATIONS`).
 
 Where units go by other prices, a block's are scaled so that all of it costs what it does by own units' (measured by a
 swap a block): what differs is the choice within blocks, and how a price grows, not what a block is worth.
@@ -48,7 +38,6 @@ from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.own_units import anchor, before_anchor, own_units
 from howlinear.ideas.compression.race import Compressor, check_known
 from howlinear.ideas.compression.units import (
-    PANEL,
     RIDGES,
     Elimination,
     UnitMoments,
@@ -220,7 +209,7 @@ def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -> E
         The units in the order in which they go, the last one taken in first.
     """
     cross = covariance @ readout
-    taken, gains = sweep_units(covariance.numpy().copy(), cross.numpy(), PANEL, np.argmax)
+    taken, gains = sweep_units(covariance.numpy().copy(), cross.numpy(), np.argmax)
     total = np.concatenate([[0.0], np.maximum(gains[::-1], 0).cumsum()])
     return Elimination(torch.tensor(taken[::-1].copy()), torch.tensor(total))
 

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import weakref
 from collections import UserDict
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -26,13 +26,13 @@ from howlinear.errors import InputError
 from howlinear.files import atomic
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
-from howlinear.models.load import check_causal
 from howlinear.models.shards import is_on_disk
 from howlinear.models.work import reading_work
 from howlinear.text.rows import Rows
 from howlinear.text.unpad import without_padding
 
 Found = TypeVar("Found")
+Name = TypeVar("Name", bound=Hashable)
 
 
 class Calibration:
@@ -62,7 +62,6 @@ class Calibration:
         multiple: int = 1,
     ):
         """Take the side of `rows` to fit on, without padding; the other side is not looked at."""
-        check_causal(model)
         packed = without_padding(rows)
         self.model = model
         self.ids = packed.ids[~packed.test]
@@ -73,14 +72,26 @@ class Calibration:
         self.multiple = multiple
         self.work: Path | None = None
         self.memory: dict[tuple, Any] = {}
-        if not len(self.ids):
-            raise InputError("there is no sequence to fit on: all are held out")
 
     def allowed(self, share: float) -> int:
         """How many parameters a copy may hold that keeps a share of all."""
         if not 0 < share <= 1:
             raise InputError(f"a share of {share} of the parameters to keep: give more than 0, at most 1")
         return round(share * parameters(self.model))
+
+    def take_enough(self, share: float, order: Iterable[Name], savings: Mapping[Name, int], every: str) -> list[Name]:
+        """What goes first in an order, as few as make a copy small enough, by how many parameters each saves."""
+        held = parameters(self.model)
+        allowed = self.allowed(share)
+        gone = []
+        for name in order:
+            if held <= allowed:
+                break
+            gone.append(name)
+            held -= savings[name]
+        if held > allowed:
+            raise InputError(f"with {every} {held} parameters are left, {allowed} are allowed")
+        return gone
 
     def of_blocks(self, kind: type[Found], name: str) -> MutableMapping[int, Found]:
         """What is to be found of each block: in memory, or in files where the model's weights are.

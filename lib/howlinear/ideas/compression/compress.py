@@ -149,7 +149,7 @@ def compress(
     for name, budget, example in (("max_parameters", max_parameters, "0.9"), ("max_dppl", max_dppl, "1.0")):
         if budget is not None:
             check_number(name, budget, example)
-    if max_dppl is not None and not 0 < max_dppl < float("inf"):
+    if max_dppl is not None and max_dppl <= 0:
         raise InputError(f"a budget of {max_dppl:g}: give by how much perplexity may rise, as 1.0")
     if alike and blocks is not None:
         raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")

@@ -20,11 +20,7 @@ def swap_cost(
     text: TokenRows | Int64[Tensor, "n seq_len"],
     base: Float[Tensor, " n"],
 ) -> dict[str, float]:
-    """What it costs to put maps in the place of blocks, all at once.
-
-    Returns:
-        See `cost`.
-    """
+    """What it costs to put maps in the place of blocks, all at once, as of `cost`."""
     scored = held_out(text)
     with swap(model, maps):
         after = losses(model, scored)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite
+from math import exp
 from typing import Any
 
 import pandas as pd
@@ -146,13 +146,12 @@ def greedy(
         block = min(tried, key=tried.__getitem__)
         left.remove(block)
         as_before = chosen | {block: maps[block]}
-        alone = {replaced: maps[replaced] for replaced in as_before}
-        # whichever maps have the lowest loss stay; of equals, the first
-        naive = loss(alone) if chosen else tried[block]
-        options = [(tried[block], as_before), (naive, alone)]
+        options = [(tried[block], as_before)]
         if chosen:
+            alone = {replaced: maps[replaced] for replaced in as_before}
             refitted = fit_maps(model, ids if refit is None else refit, list(as_before), as_before, batch_size)
-            options.append((loss(refitted), refitted))
+            options += [(loss(alone), alone), (loss(refitted), refitted)]
+        # whichever maps have the lowest loss stay; of equals, the first
         best, chosen = min(options, key=lambda option: option[0])
         yield Step(block, chosen, base, best)
 
@@ -240,10 +239,10 @@ def compress_to(
     free = [site.block for site in sites(model, blocks) if not site.linear]
     held_out = int(rows.test.sum())
     to_fit_on = len(rows.test) - held_out
-    if not isfinite(max_dppl) or not free or not to_fit_on or held_out < 2:
+    if not free or not to_fit_on or held_out < 2:
         raise InputError(
             f"a budget of {max_dppl} for {len(free)} blocks that are not replaced yet, {to_fit_on} sequences to fit "
-            f"on and {held_out} held out: it takes a finite budget, a block, and sequences on both sides"
+            f"on and {held_out} held out: it takes a block, and sequences on both sides"
         )
     check(model, rows)
     with undisturbed(model):

@@ -32,6 +32,7 @@ from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
 SEQUENCES = 4  # a step
+RATE = 1e-4  # of Adam
 
 LAYERS = ("line", "line, healed", "original, healed")
 """What stands in the block's place."""
@@ -46,8 +47,7 @@ def healing(
     line: AffineMap,
     fitted: Int64[Tensor, "m seq_len"],
     text: TokenRows | Int64[Tensor, "n seq_len"],
-    steps: int = 200,
-    rate: float = 1e-4,
+    steps: int,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Heal the line in a block's place, and the block itself.
@@ -73,8 +73,8 @@ def healing(
         linear = sites(model, [block])[0].ffn
     after = {
         "line": losses_with(linear),
-        "line, healed": losses_with(heal(model, block, linear, fitted, steps, rate, seed)),
-        "original, healed": losses_with(heal(model, block, site.ffn, fitted, steps, rate, seed)),
+        "line, healed": losses_with(heal(model, block, linear, fitted, steps, seed)),
+        "original, healed": losses_with(heal(model, block, site.ffn, fitted, steps, seed)),
     }
     base = losses(model, scored)
     changes = {layer: change(base, after[layer], scored.fold) for layer in LAYERS}
@@ -86,29 +86,21 @@ def healing(
 
 
 def heal(
-    model: PreTrainedModel,
-    block: int,
-    module: nn.Module,
-    ids: Int64[Tensor, "m seq_len"],
-    steps: int = 200,
-    rate: float = 1e-4,
-    seed: int = 0,
+    model: PreTrainedModel, block: int, module: nn.Module, ids: Int64[Tensor, "m seq_len"], steps: int, seed: int = 0
 ) -> nn.Module:
     """A copy of a module, trained in a block's place on the model's own loss while everything else stands still."""
     trained = copy.deepcopy(module)
     with _frozen(model), swap(model, {block: trained}):
-        _train(model, list(trained.parameters()), ids, steps, rate, seed)
+        _train(model, list(trained.parameters()), ids, steps, seed)
     return trained.requires_grad_(False)
 
 
-def heal_blocks(
-    model: PreTrainedModel, ids: Int64[Tensor, "m seq_len"], steps: int = 200, rate: float = 1e-4, seed: int = 0
-) -> PreTrainedModel:
+def heal_blocks(model: PreTrainedModel, ids: Int64[Tensor, "m seq_len"], steps: int, seed: int = 0) -> PreTrainedModel:
     """A copy of a model whose feed-forward blocks are all trained on, while everything else stands still."""
     trained = copy_of(model)
     with _frozen(trained):
         parameters = [parameter for site in sites(trained) for parameter in site.parameters()]
-        _train(trained, parameters, ids, steps, rate, seed)
+        _train(trained, parameters, ids, steps, seed)
     return trained
 
 
@@ -116,8 +108,7 @@ def healed_beside(
     copies: Mapping[str, PreTrainedModel],
     fitted: Int64[Tensor, "m seq_len"],
     text: TokenRows | Int64[Tensor, "n seq_len"],
-    steps: int = 200,
-    rate: float = 1e-4,
+    steps: int,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Models healed alike (name → model), each beside the first of them, which is to be the original.
@@ -132,7 +123,7 @@ def healed_beside(
     rows = []
     for name, model in copies.items():
         before = losses(model, scored)
-        trained = heal_blocks(model, fitted, steps, rate, seed)
+        trained = heal_blocks(model, fitted, steps, seed)
         after = losses(trained, scored)
         del trained  # before the next copy is made
         original = original or (before, after)
@@ -144,22 +135,17 @@ def healed_beside(
 
 
 def _train(
-    model: PreTrainedModel,
-    parameters: list[nn.Parameter],
-    ids: Int64[Tensor, "m seq_len"],
-    steps: int,
-    rate: float,
-    seed: int,
+    model: PreTrainedModel, parameters: list[nn.Parameter], ids: Int64[Tensor, "m seq_len"], steps: int, seed: int
 ) -> None:
     """Train parameters of a model on its own loss: steps of Adam on `SEQUENCES` sequences each."""
-    if steps < 1 or not rate > 0 or ids.shape[0] < 1 or ids.shape[1] < 2:
+    if steps < 1 or ids.shape[0] < 1 or ids.shape[1] < 2:
         raise InputError(
-            f"healing needs a step or more, a positive rate and sequences of two tokens, got steps={steps}, "
-            f"rate={rate} and ids of shape {tuple(ids.shape)}"
+            f"healing needs a step or more and sequences of two tokens, got steps={steps} and ids of shape "
+            f"{tuple(ids.shape)}"
         )
     for parameter in parameters:
         parameter.requires_grad_(True)
-    optimiser = Adam(parameters, lr=rate)
+    optimiser = Adam(parameters, lr=RATE)
     with torch.enable_grad():
         for batch in shuffled_batches(len(ids), SEQUENCES, steps, seed):
             tokens = ids[batch].to(model.device)

@@ -42,7 +42,7 @@ def loss_gradients(
     ids: Int64[Tensor, "n seq_len"],
     blocks: list[int],
     add: Add,
-    batch_size: int = 8,
+    batch_size: int,
     finish: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Run a text through a model and its loss back, and give `add` what a block read and wrote, and its gradient.

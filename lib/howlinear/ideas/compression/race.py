@@ -61,7 +61,6 @@ def check_shares(shares: Sequence[float]) -> None:
 
 def choose_shares(model: PreTrainedModel, shares: Sequence[float]) -> list[float]:
     """Of shares of all parameters those that a model can keep; where it can keep none of them, one that it can."""
-    check_shares(shares)
     if not is_causal(model):
         raise InputError("it predicts no next token")
     least = least_share(model)
@@ -174,8 +173,7 @@ def limits(
     shares: Sequence[float],
     held_out: TokenRows,
     raced: pd.DataFrame,
-    others: Sequence[TokenRows] = (),
-    tokens: int = 2048,
+    others: Sequence[TokenRows],
 ) -> pd.DataFrame:
     """Own units, priced, on the text that they were fitted on, and held out; and fitted to less or more text.
 
@@ -185,7 +183,7 @@ def limits(
     """
     columns = ["share", "what", *with_ends("ratio")]
     found = [
-        race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, tokens)}),
+        race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, 2048)}),
         raced.assign(corpus=WHAT[2]),
     ]
     for other in others:

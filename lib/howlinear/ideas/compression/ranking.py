@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.intervals import CONFIDENCE, Estimate, fold_means
-from howlinear.errors import InputError
 from howlinear.files.tables import with_ends
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.signals import REPLACE_ONE
@@ -83,15 +82,9 @@ def recovered(
         The share, with a jackknife over document folds; None where ablating costs nothing that the text can show
         (its interval reaches 0), as a share of nothing is undefined.
     """
-    n = len(base)
-    if n < 2 or not n == len(swapped) == len(ablated):
-        raise InputError(
-            f"a paired interval needs the same sequences three times, at least two sequences: got {n}, "
-            f"{len(swapped)} and {len(ablated)}"
-        )
     line = (swapped - base).numpy()
     mean = (ablated - base).numpy()
-    places = np.arange(n) if fold is None else fold.numpy()
+    places = np.arange(len(base)) if fold is None else fold.numpy()
     if Estimate.of_mean(mean, places).low <= 0:
         return None
     share = 1 - float(line.mean() / mean.mean())
@@ -146,7 +139,7 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
             "r2_own": r2(own_map, sum(ordinary.test)),
         }
         rows.append(row | {"rests": row["r2_own"] - row["r2_ordinary"] > RESTS})
-    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2_ordinary", "r2_own", "rests"])
+    return pd.DataFrame(rows)
 
 
 # --- how well a signal ranks them

@@ -7,7 +7,7 @@ stops at the full map, 8 times smaller than a GELU block; the curve says what li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 from jaxtyping import Int64
@@ -72,9 +72,8 @@ def rank_costs(
     model: PreTrainedModel,
     curves: Mapping[int, RankCurve],
     text: TokenRows | Int64[Tensor, "n seq_len"],
-    parts: Iterable[int] = (16, 8, 4, 2, 1),
 ) -> pd.DataFrame:
-    """What it costs to replace a block by the best map of some ranks: the width divided by each of `parts`.
+    """What it costs to replace a block by the best map of some ranks: the width, and a half to a sixteenth of it.
 
     Returns:
         A row per block and rank: `block`, `rank`, `share` of the block's numbers, `r2`, and what it costs, see
@@ -85,7 +84,7 @@ def rank_costs(
     rows = []
     for block, curve in curves.items():
         width = len(curve.r2) - 1
-        ranks = {max(1, width // part) for part in parts}
+        ranks = {max(1, width // part) for part in (16, 8, 4, 2, 1)}
         for rank in sorted(ranks):
             # past half the width a pair of thin matrices is no smaller than the full one
             replacement = curve.map if rank == width else curve.at(rank)

@@ -257,7 +257,7 @@ class Stream:
 
 
 @torch.no_grad()
-def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 8) -> Stream:
+def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Stream:
     """Look at the residual stream before and behind every layer and sub-layer, in one pass."""
     listened = sites(model)
     count = len(listened)
@@ -278,7 +278,7 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
             states.append(_directions(left))
 
     with layers_hooked(model, keep):
-        for batch in ids.split(batch_size):
+        for batch in ids.split(8):
             states.clear()
             trunk(model, batch, listened[-1])
             # rows of length 1 in a row: a product of two states is the sum of their cosines
@@ -300,7 +300,7 @@ def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*ba
 
 
 @torch.no_grad()
-def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, float]:
+def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, float]:
     """NBL's bound of each block: `cca_bound` of s and s + y, from one forward pass without the head."""
     width, last = width_of(model), sites(model)[-1]
     pairs: dict[int, Moments] = {}
@@ -316,7 +316,7 @@ def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_si
         outputs[block].update(after)
 
     with layers_hooked(model, keep):
-        for batch in ids.split(batch_size):
+        for batch in ids.split(16):
             trunk(model, batch, last)
     return {block: cca_bound(pairs[block].to("cpu"), outputs[block].to("cpu")) for block in pairs}
 
@@ -342,13 +342,10 @@ def cca_bound(moments: Moments, outputs: Moments) -> float:
 
 
 def replace_one(
-    model: PreTrainedModel,
-    maps: Mapping[int, Callable[[Tensor], Tensor]],
-    ids: Int64[Tensor, "n seq_len"],
-    batch_size: int = 16,
+    model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor]], ids: Int64[Tensor, "n seq_len"]
 ) -> dict[int, float]:
     """What each map costs alone in its block's place on text to fit on, in nats per token."""
-    base, swapped = swap_losses(model, each_alone(maps), held_out(ids), batch_size)
+    base, swapped = swap_losses(model, each_alone(maps), held_out(ids), batch_size=16)
     return {block: float((after - base).mean()) for block, after in swapped.items()}
 
 
@@ -357,7 +354,7 @@ def divergences(
     model: PreTrainedModel,
     replacements: Mapping[int, Callable[[Tensor], Tensor]],
     ids: Int64[Tensor, "n seq_len"],
-    batch_size: int = 4,
+    batch_size: int,
 ) -> dict[int, float]:
     """KL(p ‖ q) per predicted token with each block alone replaced, in nats: p of the model as it is, q of it replaced.
 

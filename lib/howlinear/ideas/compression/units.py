@@ -99,7 +99,7 @@ class UnitMoments:
     second: Float[Tensor, "m_and_1 m_and_1"]
     ridge: float = RIDGES[0]
 
-    def covariance(self, centred: bool = True) -> Float[Tensor, "m m"]:
+    def covariance(self, centred: bool) -> Float[Tensor, "m m"]:
         """Weighted covariance of the units with the ridge, shape (m, m); not centred where there is no constant."""
         return with_ridge(covariance_of(self.second, centred), self.ridge)
 
@@ -151,7 +151,7 @@ def error_costs(
     ids: Int64[Tensor, "n seq_len"],
     blocks: list[int],
     costs: MutableMapping[int, ErrorCost],
-    batch_size: int = 4,
+    batch_size: int,
 ) -> None:
     """Put what errors cost into `costs`, block after block, by one forward and one backward pass."""
     width = width_of(model)
@@ -197,7 +197,6 @@ def unit_moments(
     model: PreTrainedModel,
     ids: Int64[Tensor, "n seq_len"],
     weights: Mapping[int, Float[Tensor, " seq_len"]] | None = None,
-    batch_size: int = 8,
     with_inputs: bool = False,
 ) -> dict[int, Moments]:
     """Moments of the hidden units of blocks, or of units and inputs, by one forward pass without the head.
@@ -222,7 +221,7 @@ def unit_moments(
         moments[site.block].update(rows)
 
     with units_hooked(model, listened, keep_units), hooked(listened, keep):
-        for batch in ids.split(batch_size):
+        for batch in ids.split(8):
             trunk(model, batch, listened[-1])
     return moments
 
@@ -242,8 +241,8 @@ def unit_grams(
     model: PreTrainedModel,
     ids: Int64[Tensor, "n seq_len"],
     weights: Mapping[int, Float[Tensor, " seq_len"]],
-    batch_size: int = 8,
-    work: Path | None = None,
+    batch_size: int,
+    work: Path | None,
 ) -> Iterator[tuple[Site, Halves]]:
     """Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block: all of it passes a layer before the next one.
 
@@ -322,7 +321,7 @@ def choose_ridge(
     return RIDGES[best] / 2 if best else RIDGES[0]
 
 
-def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
+def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -> Elimination:
     """Take units away one after the other, each time the one that costs least, the others read out anew.
 
     Exact (backward elimination).
@@ -333,7 +332,7 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], p
     except linalg.LinAlgError as error:
         raise not_positive_definite(m) from error
     precision = linalg.cho_solve(factor, np.eye(m))
-    order, prices = sweep_units(precision, readout.numpy().copy(), panel, np.argmin)
+    order, prices = sweep_units(precision, readout.numpy().copy(), np.argmin)
     total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
     return Elimination(torch.tensor(order), torch.tensor(total))
 
@@ -344,12 +343,12 @@ def not_positive_definite(m: int) -> InputError:
 
 
 def sweep_units(
-    matrix: np.ndarray, rows: np.ndarray, panel: int, pick: Callable[[np.ndarray], np.intp]
+    matrix: np.ndarray, rows: np.ndarray, pick: Callable[[np.ndarray], np.intp]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sweep a symmetric matrix P, and rows β beside it, by one unit after the other, chosen by ‖β_j‖² / P_jj.
 
     A rank-one change of P and β a unit would move all of both through memory; so changes are collected, P − L Lᵀ and
-    β − L W, and only the one row that is asked for is brought up to date, until a panel of them is full.
+    β − L W, and only the one row that is asked for is brought up to date, until there are `PANEL` of them.
 
     Returns:
         The units in their order and each one's ‖β_j‖² / P_jj when its turn came, both of shape (m,).
@@ -358,7 +357,7 @@ def sweep_units(
     order = []
     ratios = []
     while len(units):
-        steps = min(panel, len(units))
+        steps = min(PANEL, len(units))
         columns = np.zeros((len(units), steps))  # L
         changes = np.zeros((steps, rows.shape[1]))  # W
         squares = np.square(rows).sum(1)  # ‖β_i‖² of every unit, kept up to date

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
-from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.signals import Stream, stream
 from howlinear.models.layers import drop_layers, drop_sub_layer, layers_of, parameters, sub_layer_size
@@ -27,7 +26,8 @@ def layers(calibration: Calibration, share: float) -> PreTrainedModel:
     """Drop the layers of the lowest block influence (ShortGPT)."""
     influence = stream_of_layers(calibration).influence.tolist()
     sizes = {number: parameters(layer) for number, layer in enumerate(layers_of(calibration.model))}
-    dropped = _lowest(calibration, share, dict(enumerate(influence)), sizes)
+    lowest_first = sorted(sizes, key=influence.__getitem__)
+    dropped = calibration.take_enough(share, lowest_first, sizes, "all of them dropped")
     copied = copy_of(calibration.model)
     drop_layers(copied, dropped)
     return copied
@@ -41,28 +41,14 @@ def sub_layers(calibration: Calibration, share: float, kinds: Sequence[str]) -> 
         for kind in kinds:
             scores[kind, number] = float(getattr(turned, kind)[number])
             sizes[kind, number] = sub_layer_size(calibration.model, number, kind)
-    dropped = _lowest(calibration, share, scores, sizes)
+    lowest_first = sorted(scores, key=scores.__getitem__)
+    dropped = calibration.take_enough(share, lowest_first, sizes, "all of them dropped")
     copied = copy_of(calibration.model)
     for kind, number in dropped:
         drop_sub_layer(copied, number, kind)
         if kind == "attention":
             copied.config.use_cache = False  # a cache of keys and values counts tokens by what attention puts there
     return copied
-
-
-def _lowest(calibration: Calibration, share: float, scores: dict, sizes: dict) -> list:
-    """What scores lowest, as few as make the model small enough."""
-    held = parameters(calibration.model)
-    allowed = calibration.allowed(share)
-    dropped = []
-    for name in sorted(scores, key=scores.__getitem__):
-        if held <= allowed:
-            break
-        dropped.append(name)
-        held -= sizes[name]
-    if held > allowed:
-        raise InputError(f"with all of them dropped {held} parameters are left, {allowed} are allowed")
-    return dropped
 
 
 @once

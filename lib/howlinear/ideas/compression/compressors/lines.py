@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.signals import price
 from howlinear.instrument.capture import hooked
@@ -48,17 +47,12 @@ def _straightened(
 ) -> PreTrainedModel:
     """A copy with maps in the place of the first blocks of an order, of as few as make it small enough."""
     model = calibration.model
-    allowed = calibration.allowed(share)
-    held = parameters(model)
-    sizes = {site.block: sum(parameter.numel() for parameter in site.parameters()) for site in sites(model)}
-    chosen: dict[int, AffineMap | ConstantFirst] = {}
-    for block in order:
-        if held <= allowed:
-            break
-        chosen[block] = maps[block]
-        held -= sizes[block] - _numbers(maps[block])
-    if held > allowed:
-        raise InputError(f"with maps in the place of all blocks {held} parameters are left, {allowed} are allowed")
+    savings = {}
+    for site in sites(model):
+        size = sum(parameter.numel() for parameter in site.parameters())
+        savings[site.block] = size - _numbers(maps[site.block])
+    gone = calibration.take_enough(share, order, savings, "maps in the place of all blocks")
+    chosen = {block: maps[block] for block in gone}
     # the copy is taken while the maps stand in the model, so that the FFNs that go are not copied
     with swap(model, chosen):
         copied = copy_of(model).to(model.dtype)
@@ -139,7 +133,7 @@ class Lines:
 
 
 @torch.no_grad()
-def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, Lines]:
+def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, Lines]:
     """Fit the affine maps of every block, in one pass."""
     width = width_of(model)
     listened = sites(model)
@@ -158,7 +152,7 @@ def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_siz
         heavy[site.block].update(x, y, sequence, position, test=False, fold=0)
 
     with hooked(listened, keep):
-        for batch in ids.split(batch_size):
+        for batch in ids.split(16):
             trunk(model, batch, listened[-1])
 
     found = {}
