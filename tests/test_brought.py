@@ -4,6 +4,8 @@ Tables: every kind of text and of token ids, good and bad, × the two functions 
 that runs a model × some of the kinds, and all kinds of models.
 """
 
+import copy
+import dataclasses
 import io
 import os
 import sys
@@ -615,7 +617,31 @@ ARGUMENTS = {  # each names itself
     "results": [lambda model, ids, maps: hl.results(None, "02_ceilings"), lambda model, ids, maps: hl.results("x", 2)],
     "base": [lambda model, ids, maps: hl.change("losses", [1.0])],
     "changed": [lambda model, ids, maps: hl.change([1.0, 2.0], [[1.0], [2.0]])],
-    "fold": [lambda model, ids, maps: hl.change([1.0, 2.0], [1.0, 2.0], [0])],
+    "fold": [
+        lambda model, ids, maps: hl.change([1.0, 2.0], [1.0, 2.0], [0]),
+        lambda model, ids, maps: hl.TokenRows(ids, ids[:, 0] > 9, [0.5] * len(ids)),
+        lambda model, ids, maps: hl.ModelInputs({"input_ids": ids}, ids[:, 0] > 9, [0, 1]),
+    ],
+    "folds": [
+        lambda model, ids, maps: hl.TokenRows.from_ids(ids, folds=0),
+        lambda model, ids, maps: hl.ModelInputs.of({"input_ids": ids}, folds="8"),
+    ],
+    "test": [lambda model, ids, maps: hl.TokenRows(ids, [True, False], [0] * len(ids))],
+    "inputs": [lambda model, ids, maps: hl.ModelInputs(ids, ids[:, 0] > 9, [0] * len(ids))],
+    "confidence": [lambda model, ids, maps: hl.ceiling(*[np.eye(4)] * 4, confidence=95)],
+    "covariance": [lambda model, ids, maps: hl.effective_rank(1j * np.eye(3))],
+    "x": [
+        lambda model, ids, maps: hl.Moments(2).update("rows"),
+        lambda model, ids, maps: hl.Moments(2).update(1j * np.eye(2)),
+        lambda model, ids, maps: hl.AffineMap(torch.eye(2), torch.zeros(2))("rows"),
+    ],
+    "y": [lambda model, ids, maps: hl.Moments(2, 2).update(np.eye(2), [[1.0], []])],
+    "text_column": [lambda model, ids, maps: hl.load_corpus(lines(), model, text_column="text")],
+    "dtype": [lambda model, ids, maps: hl.load_model("mini-gpt2", dtype="float64")],
+    "sites": [
+        lambda model, ids, maps: hl.load_model("mini-gpt2", sites="h.*"),
+        lambda model, ids, maps: hl.load_model("mini-gpt2", sites="transformer.h.*.attn"),
+    ],
 }
 
 
@@ -629,6 +655,59 @@ def test_a_wrong_argument_names_itself(model, ids, maps, argument):
 def test_losses_are_numbers_of_any_kind():
     found = hl.change([1.0, 2.0], np.array([1.0, 2.5]), [0, 1])
     assert found.delta == pytest.approx(np.exp(1.75) - np.exp(1.5))  # of the means
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_map_of_whole_numbers_is_exact():
+    """0.5 as a whole number would be 0."""
+    halves = hl.AffineMap(torch.full((2, 1), 0.5, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    for rows in (torch.tensor([[1, 2]]), np.array([[1, 2]]), [[1, 2]]):
+        assert halves(rows).tolist() == [[2.5]]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_masked_numbers_are_not_taken_for_numbers():
+    masked = np.ma.masked_greater(np.arange(8.0).reshape(4, 2), 5)
+    for call in (lambda: hl.Moments(2).update(masked), lambda: hl.effective_rank(masked[2:])):
+        assert "masked" in one_line(call)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_rows_are_made_of_lists_and_arrays(ids):
+    made = hl.TokenRows.from_ids(ids)
+    for kind in (torch.Tensor.tolist, torch.Tensor.numpy):
+        again = hl.TokenRows(*map(kind, (ids, made.test, made.fold)))
+        assert again.sha256 == made.sha256
+
+
+@pytest.mark.parametrize("site", ["ffn", "attention"])
+def test_a_map_that_gives_other_rows_is_refused(model, ids, site):
+    """A row that fits by broadcasting would be swapped in for all of them."""
+    for wrong in (lambda x: x[:1, :1], lambda x: x.mean(0, keepdim=True), lambda x: 3):
+        maps = {0: wrong}
+        assert "a map gives" in one_line(lambda maps=maps: hl.swap_costs(model, maps, ids, site=site))
+        assert "a map gives" in one_line(lambda maps=maps: hl.token_errors(model, maps, ids, site=site))
+
+
+@pytest.mark.parametrize("site", ["ffn", "attention", "layer"])
+def test_a_map_with_dropout_is_evaluated_without_it(model, ids, site):
+    half = nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.9))
+    expected = hl.swap_costs(model, {0: half[0]}, ids, site=site)[0].delta
+    assert hl.swap_costs(model, {0: half}, ids, site=site)[0].delta == pytest.approx(expected, rel=1e-6)
+    residual = [hl.token_errors(model, {0: map_}, ids, site=site)["residual"] for map_ in half[:1].append(half)]
+    assert residual[1].tolist() == pytest.approx(residual[0].tolist(), rel=1e-5)
+    assert half.training
+    assert half[1].training
+
+
+def test_a_corpus_cut_by_another_tokenizer_is_refused(model):
+    corpus = hl.load_corpus("docs", "mini-gpt2")
+    other = copy.deepcopy(corpus.tokenizer)
+    other.add_tokens(["quick brown"])
+    other.name_or_path = "elsewhere"
+    named = hl.load_model("mini-gpt2")
+    hl.perplexity(named, dataclasses.replace(corpus, tokenizer=copy.deepcopy(corpus.tokenizer)), rows=4096)
+    assert "elsewhere" in one_line(lambda: hl.perplexity(named, dataclasses.replace(corpus, tokenizer=other)))
 
 
 @pytest.mark.usefixtures("unchecked")

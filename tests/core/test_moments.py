@@ -237,7 +237,7 @@ def test_arrays_are_taken_as_well():
     np.testing.assert_allclose(moments.sxx, np.cov(rows.T) * 49, rtol=1e-12)
     with pytest.raises(InputError, match=r"shape \(50, 3\)"):
         effective_rank(rows)
-    with pytest.raises(InputError, match="give a matrix"):
+    with pytest.raises(InputError, match="holds no numbers"):
         effective_rank("x")
 
 

@@ -117,6 +117,20 @@ def test_a_block_that_writes_over_its_input_is_measured_on_what_it_was_given(kin
     assert x.abs().max() > 0.5
 
 
+def test_a_block_called_by_keywords_is_measured_on_its_first_parameter(rows, monkeypatch):
+    model = tiny("mini-gpt2")
+    expected = whole(model, rows)[1].sample.x
+    mlp = model.transformer.h[1].mlp
+    forward, call = mlp.forward, type(mlp).__call__
+    monkeypatch.setattr(mlp, "forward", lambda rows, beside=None: forward(rows))
+
+    def by_keywords(self, x):
+        return call(self, beside=torch.zeros_like(x), rows=x) if self is mlp else call(self, x)
+
+    monkeypatch.setattr(type(mlp), "__call__", by_keywords)
+    assert torch.equal(whole(model, rows)[1].sample.x, expected)
+
+
 def test_no_hook_stays_after_an_exception(model, ids):
     def stop(site, x, y):
         raise RuntimeError("stopped")

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import howlinear as hl
 from howlinear.errors import InputError, SourceError
@@ -104,7 +104,7 @@ def test_no_file_is_replaced_unasked_or_written_of_another_kind(profile, tmp_pat
         profile.save(tmp_path / "p.pickle")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": "m"}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": "m"}', "[" * 100_000])
 @pytest.mark.parametrize("name", ["p.json", "p.safetensors"])
 def test_a_file_of_something_else_is_one_line(tmp_path, name, content):
     (tmp_path / name).write_text(content)
@@ -112,6 +112,24 @@ def test_a_file_of_something_else_is_one_line(tmp_path, name, content):
         hl.load_profile(tmp_path / name)
     with pytest.raises(SourceError, match="cannot read a profile from"):
         hl.load_profile(tmp_path / "absent.json")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_file_whose_parts_do_not_fit_is_one_line(profile, tmp_path):
+    content = profile.to_dict()
+    words = [{**content["blocks"][0], "r2": "high"}, *content["blocks"][1:]]
+    for blocks in ([], words):
+        with pytest.raises(InputError):
+            hl.Profile.from_dict(content | {"blocks": blocks})
+    profile.save(tmp_path / "p.safetensors")
+    tensors = load_file(tmp_path / "p.safetensors")
+    tensors["0.bias"] = tensors["0.bias"][:-1]
+    save_file(tensors, tmp_path / "p.safetensors", metadata={"profile": json.dumps(content)})
+    with pytest.raises(SourceError, match="shapes"):
+        hl.load_profile(tmp_path / "p.safetensors")
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(SourceError, match="it is a folder"):
+        profile.save(tmp_path / "folder.json", force=True)
 
 
 def test_maps_lie_as_skip_connections_that_sparsify_loads(profile, tmp_path):

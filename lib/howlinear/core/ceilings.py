@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
+from numbers import Real
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
-from howlinear.core.moments import FLOAT32, Folds, Moments, on_cpu, tensor_of
+from howlinear.core.moments import FLOAT32, Folds, Moments, on_cpu, real_tensor
 from howlinear.errors import ConstantError, InputError
 
 NULL = 1e-12
@@ -43,7 +44,13 @@ class AffineMap:
     bias: Float[Tensor, " d_out"]
 
     def __call__(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Apply the map in the dtype of `x`."""
+        """Apply the map in the dtype of `x`, of whole numbers in float64.
+
+        Raises:
+            InputError: no real numbers.
+        """
+        x = real_tensor("x", x)
+        x = x if x.is_floating_point() else x.double()
         return x @ self.weight.to(x) + self.bias.to(x)
 
     @classmethod
@@ -123,9 +130,11 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
         The `Ceiling`.
 
     Raises:
-        InputError: too few rows for the width, constant inputs or constant outputs, a row that is not finite, or
-            something else than moments and rows.
+        InputError: too few rows for the width, constant inputs or constant outputs, a row that is not finite, something
+            else than moments and rows, or a confidence that is no share.
     """
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
+        raise InputError(f"confidence={confidence!r}: give a share between 0 and 1, as 0.95")
     if len(sides) == 4:
         x_train, y_train, x_test, y_test = sides
         sides = (moments_of(x_train, y_train), moments_of(x_test, y_test))
@@ -206,16 +215,11 @@ def moments_of(x: Any, y: Any) -> Moments:
     """
     rows = []
     for name, given in (("X", x), ("Y", y)):
-        try:
-            tensor = tensor_of(given).cpu().to_dense()
-        except InputError:
-            raise
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"{name} is a {type(given).__name__} that holds no rows of numbers") from error
+        tensor = real_tensor(name, given).detach().cpu().to_dense()
         if name == "Y" and tensor.ndim == 1:
             tensor = tensor[:, None]
-        if tensor.ndim != 2 or tensor.is_complex():
-            raise InputError(f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}: give real rows, (n, features)")
+        if tensor.ndim != 2:
+            raise InputError(f"{name} of shape {tuple(tensor.shape)}: give rows, (n, features)")
         rows.append(tensor if tensor.is_floating_point() else tensor.double())
     if len(rows[0]) != len(rows[1]):
         raise InputError(f"{len(rows[0])} rows of X and {len(rows[1])} of Y: a row of each belongs together")

@@ -88,11 +88,11 @@ class Moments:
             Itself.
 
         Raises:
-            InputError: shapes disagree, or a value is not finite; nothing is added then. No device but the CPU is
-                waited for: there such a value gets in and stays, and `checked` raises.
+            InputError: no real numbers, shapes that disagree, or a value that is not finite; nothing is added then. No
+                device but the CPU is waited for: there such a value gets in and stays, and `checked` raises.
         """
-        x = torch.as_tensor(x)
-        y = x[:, :0] if y is None else torch.as_tensor(y)
+        x = real_tensor("x", x)
+        y = x[:, :0] if y is None else real_tensor("y", y)
         if x.shape[1:] != (self.d_in,) or y.shape != (x.shape[0], self.d_out):
             raise InputError(
                 f"rows of shape {tuple(x.shape)} and {tuple(y.shape)} do not fit moments of ({self.d_in}, {self.d_out})"
@@ -262,12 +262,9 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball.
 
     Raises:
-        InputError: it is no matrix, or not square, as rows are not.
+        InputError: it holds no real numbers, or is no square matrix, as rows are not.
     """
-    try:
-        covariance = torch.as_tensor(covariance)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"no covariance: {covariance!r:.60}; give a matrix (d, d), as moments.sxx") from error
+    covariance = real_tensor("covariance", covariance)
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise InputError(f"a covariance of shape {tuple(covariance.shape)}: give a matrix (d, d), as moments.sxx")
     return float(covariance.trace().square() / covariance.square().sum())
@@ -289,6 +286,24 @@ def add_gram(gram: Float[Tensor, "d d"], rows: Float[Tensor, "n d"]) -> None:
     syrk(1.0, x.T, beta=1.0, c=whole.T, lower=1, overwrite_c=1)
     for i in range(1, len(whole)):
         whole[i, :i] = whole[:i, i]
+
+
+def real_tensor(name: str, given: Any) -> Tensor:
+    """A tensor of whatever `tensor_of` takes; of a tensor, itself.
+
+    Raises:
+        InputError: `name` holds no real numbers, or is masked in places.
+    """
+    try:
+        tensor = given if isinstance(given, Tensor) else tensor_of(given)
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError, LookupError) as error:
+        kind = type(given).__name__
+        raise InputError(f"{name} is a {kind} that holds no numbers, or rows of several lengths") from error
+    if tensor.is_complex():
+        raise InputError(f"{name} holds complex numbers: give real ones")
+    return tensor
 
 
 def tensor_of(given: Any) -> Tensor:

@@ -27,6 +27,8 @@ def written_aside(target: Path | str) -> Iterator[Path]:
     beside it is removed. What cannot be written is a `SourceError`.
     """
     target = Path(target)
+    if target.is_dir():
+        raise SourceError(f"cannot write {target}: it is a folder; name a file")
     with _neighbour(target, is_folder=False) as aside:
         yield aside
         aside.chmod(0o666 & ~_umask())

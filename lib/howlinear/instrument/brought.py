@@ -12,8 +12,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from howlinear.errors import InputError
+from howlinear.errors import InputError, SourceError
 from howlinear.models.checks import check_count
+from howlinear.models.load import tokenizer_of
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.gathered import are_strings, gathered, is_table, is_tokenised
 from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
@@ -49,13 +50,15 @@ def rows_of(
 
     Raises:
         SourceError: nothing is there by that name.
-        InputError: too little text, tensors that do not belong together, or something else altogether.
+        InputError: too little text, a corpus that is cut by another model's tokenizer, tensors that do not belong
+            together, or something else altogether.
     """
     check_count("rows", rows)
     check_count("seq_len", seq_len)
     brought = gathered(brought)
     if is_text(brought):
         corpus = brought if isinstance(brought, Corpus) else load_corpus(brought, model)
+        _check_tokenizer(corpus, model)
         return corpus.rows(rows, seq_len, seed, folds)
     if isinstance(brought, Rows):
         return brought
@@ -64,3 +67,23 @@ def rows_of(
     if model.main_input_name != "input_ids" and "float" in str(getattr(brought, "dtype", "")):  # images or sound
         brought = {model.main_input_name: brought}
     return ModelInputs.of(brought) if isinstance(brought, Mapping) else TokenRows.from_ids(brought)
+
+
+PROBE = "The quick brown fox, 3.14 <= été: 北京\n\tdef f(x): return x"
+"""A text of several scripts and kinds of words, which two tokenizers hardly cut alike."""
+
+
+def _check_tokenizer(corpus: Corpus, model: PreTrainedModel) -> None:
+    """Refuse a corpus that is cut by another tokenizer than the model's: its ids would stand for other words there."""
+    if corpus.tokenizer.name_or_path == model.name_or_path:
+        return
+    try:
+        own = tokenizer_of(model)
+    except SourceError:  # of a model made in memory there is none to compare with
+        return
+    cuts = [tokenizer(PROBE, add_special_tokens=False)["input_ids"] for tokenizer in (corpus.tokenizer, own)]
+    if cuts[0] != cuts[1]:
+        raise InputError(
+            f"corpus {corpus.name} is cut by the tokenizer of {corpus.tokenizer.name_or_path or 'another model'}, and "
+            f"{model.name_or_path} has its own: load it for this model, load_corpus(text, model)"
+        )

@@ -286,11 +286,14 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
     """
     inputs: dict[int, Tensor] = {}
 
-    def note_input(site: Site, _: Module, args: tuple, named: dict) -> None:
+    def note_input(site: Site, module: Module, args: tuple, named: dict) -> None:
         check_passed_once(id(inputs), site)
-        inputs[site.block] = input_of(args, named).clone()  # what runs now may write over it, as an activation in place
+        x = input_of(module, args, named)
+        inputs[site.block] = x.clone()  # what runs now may write over it, as an activation in place does
 
     def pass_on(site: Site, _: Module, __: tuple, output: Any) -> None:
+        if site.block not in inputs:
+            raise InputError(f"{site.name} runs before {site.input_name}: give sites the module that takes x first")
         x, y = inputs.pop(site.block), stream_of(output)
         if not isinstance(y, Tensor):
             raise InputError(

@@ -87,7 +87,7 @@ def load_profile(path: Path | str) -> Profile:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
             return profile_from_dict(json.loads(file.metadata()["profile"]), tensors)
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SourceError(f"cannot read a profile from {path}: {error}; give a file that Profile.save wrote") from error
 
 
@@ -96,6 +96,7 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
 
     Raises:
         LookupError: a number or a tensor is missing.
+        ValueError: no block, what is no number, or a map whose parts do not fit.
         InputError: a site that there is not.
     """
     rows = RowsOnRecord(
@@ -103,8 +104,13 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
     )
     stop = Stop(**content["stop"]) if "stop" in content else None
     solved, costs, splits = {}, {}, {}
+    if not content["blocks"]:
+        raise ValueError("it holds no block")
     for block in content["blocks"]:
         number = block["block"]
+        words = [name for name, value in block.items() if not isinstance(value, int | float | None)]
+        if words:
+            raise ValueError(f"{words[0]} of block {number} is no number")
         block = {name: math.nan if value is None else value for name, value in block.items()}
         solved[number] = _solved(block, tensors)
         if not math.isnan(block.get("dppl", math.nan)):
@@ -122,6 +128,9 @@ def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> S
     if tensors is not None:
         number = block["block"]
         affine = AffineMap(tensors[f"{number}.weight"], tensors[f"{number}.bias"])
+        if affine.weight.ndim != 2 or affine.bias.shape != affine.weight.shape[1:]:
+            shapes = f"{tuple(affine.weight.shape)} and {tuple(affine.bias.shape)}"
+            raise ValueError(f"weight and bias of block {number} are of shapes {shapes}")
         r2_per_feature = tensors[f"{number}.r2_per_feature"]
     whole = Ceiling(
         r2=block["r2"],

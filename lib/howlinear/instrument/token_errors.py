@@ -23,10 +23,10 @@ from howlinear.instrument.brought import rows_of
 from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.measure import ROWS, measure
 from howlinear.instrument.profile import Profile
-from howlinear.models.checks import check_count, check_flags, check_inputs, name_of
+from howlinear.models.checks import check_count, check_flags, check_inputs, evaluating, name_of
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import model_of, tokenizer_of
-from howlinear.models.swap import maps_and_site
+from howlinear.models.swap import Mapped, maps_and_site
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import Rows
 from howlinear.text.token_texts import token_texts
@@ -243,7 +243,9 @@ def _apply(map_: Any, x: Tensor, site: Site, model: PreTrainedModel) -> Tensor:
             )
         return map_(x)
     function = map_.module().to(x.device, model.dtype) if hasattr(map_, "module") else map_
-    return function(x.to(model.dtype)).double()
+    mapped = Mapped(function)
+    with evaluating(mapped):
+        return mapped(x.to(model.dtype)).double()
 
 
 def _shares(

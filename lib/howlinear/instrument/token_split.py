@@ -40,7 +40,10 @@ class Grouping:
         ids, mask = rows.read_by(site)
         if ids is None:
             raise InputError("rows are split by their token, and these inputs have no token ids: leave the split out")
-        included = (rows.test == held_out)[:, None].expand(ids.shape)
+        side = rows.test == held_out
+        if held_out and len(rows.fold[side].unique()) < 2:
+            raise InputError("a split by the token compares two held-out document folds or more: give more rows")
+        included = side[:, None].expand(ids.shape)
         return cls(ids, included if mask is None else included & mask)
 
 

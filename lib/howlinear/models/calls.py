@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -30,9 +31,12 @@ def perceives(path: str) -> bool:
     return any(re.fullmatch(part, name) for name in path.split("."))
 
 
-def input_of(args: tuple, named: dict) -> Tensor:
-    """The rows that a module was called with: what comes first, or by the name that `transformers` gives them."""
-    return args[0] if args else named.get("hidden_states", next(iter(named.values())))
+def input_of(module: nn.Module, args: tuple, named: dict) -> Tensor:
+    """The rows that a module was called with: by the name that `transformers` gives them, or its first parameter."""
+    if args or "hidden_states" in named:
+        return args[0] if args else named["hidden_states"]
+    by_keyword = [name for name in inspect.signature(module.forward).parameters if name in named]
+    return named[by_keyword[0] if by_keyword else next(iter(named))]
 
 
 def stream_of(output: Any) -> Any:

@@ -248,7 +248,20 @@ def _stack_of(model: PreTrainedModel) -> str:
 
 def note(model: PreTrainedModel, pattern: str) -> None:
     """Note in a model's config where its FFNs are, for every function to read, and for the folder it is saved to."""
-    model.config.howlinear_sites = _fitting(model, pattern)
+    fitting = _fitting(model, pattern)
+    named = {site.output for site in _resolved(model, fitting)}
+    for kind in ("attention", "layer") if model.config.model_type in FAMILIES else ():
+        if named == _outputs_beside(model, kind):
+            raise InputError(f"sites={pattern!r} names {KINDS[kind]}: leave it out, and measure with site={kind!r}")
+    model.config.howlinear_sites = fitting
+
+
+def _outputs_beside(model: PreTrainedModel, kind: str) -> set[nn.Module]:
+    """The modules that return what attention or the layers write; none where these cannot be told."""
+    try:
+        return {site.output for site in _resolved(model, _pattern_beside(model, kind), kind)}
+    except InputError:
+        return set()
 
 
 def _fitting(model: PreTrainedModel, pattern: str) -> str:

@@ -17,7 +17,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from howlinear.errors import HowlinearError, InputError, SourceError, in_one_line
-from howlinear.models.calls import FAILURES
+from howlinear.models.calls import FAILURES, stream_of
 from howlinear.models.ffn_sites import Site, device_of
 
 Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
@@ -110,7 +110,8 @@ def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len v
     """
     adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
     with one_pass(model):
-        return model(**_keywords(model, model, inputs), **({"output_router_logits": False} if adds_loss else {})).logits
+        found = model(**_keywords(model, model, inputs), **({"output_router_logits": False} if adds_loss else {}))
+    return found.logits if hasattr(found, "logits") else stream_of(found)  # a head of somebody's own returns a tensor
 
 
 def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[str, Any]:

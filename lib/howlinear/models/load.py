@@ -168,7 +168,7 @@ def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype:
     """The precision of weights that is asked for, float32 by default."""
     name = str(dtype or "float32").removeprefix("torch.")
     if name not in _DTYPES:
-        raise InputError(f"weights in {name!r}: use {', '.join(_DTYPES)}")
+        raise InputError(f"dtype={name!r}: weights are loaded in {', '.join(_DTYPES)}")
     return getattr(torch, name)
 
 

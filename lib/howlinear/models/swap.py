@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
-from howlinear.models.checks import alone, is_hooked, name_of, unwrapped
+from howlinear.models.checks import alone, evaluating, is_hooked, name_of, unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
 
 
@@ -46,6 +47,8 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
         swapped_sites = sites(inside, list(maps), site) if maps else []
         for each in swapped_sites:
             module = _as_module(maps[each.block], inside, each)
+            if not inside.training:  # a module that comes in does not know of the model's mode
+                restore.enter_context(evaluating(module))
             if each.kind == "ffn" and is_hooked(each.input, before=True):
                 raise InputError(
                     f"block {each.block}: a hook stands before {each.input_name}, and a map in the block's place would "
@@ -64,8 +67,8 @@ def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
     """While it lasts, what a site writes is what a module makes of its input; what it returns besides stays."""
     read: list[Tensor] = []
 
-    def note(_: nn.Module, args: tuple, named: dict) -> None:
-        read[:] = [input_of(args, named).clone()]  # the module may write over it
+    def note(called: nn.Module, args: tuple, named: dict) -> None:
+        read[:] = [input_of(called, args, named).clone()]  # the module may write over it
 
     def write(_: nn.Module, __: tuple, output: Tensor | tuple) -> Tensor | tuple:
         x = read.pop()
@@ -94,7 +97,10 @@ def maps_and_site(model: PreTrainedModel, maps: Any, site: str | None = None) ->
     if not isinstance(maps, Mapping):
         kind = type(maps).__name__
         raise InputError(f"maps are given as block → map, as in {{3: profile[3].map}}, and not as a {kind}")
-    found = {block: given.map if isinstance(given, Ceiling) else given for block, given in maps.items()}
+    found = {}
+    for block, given in maps.items():  # numpy's and torch's whole numbers are blocks too
+        number = operator.index(block) if hasattr(block, "__index__") else block
+        found[number] = given.map if isinstance(given, Ceiling) else given
     for block, map_ in found.items():
         if map_ is None:
             raise InputError(f"block {block} has no map: its profile was read from a file of numbers alone")
@@ -113,8 +119,12 @@ class Mapped(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply it."""
-        return self.function(x)
+        """Apply it; what it gives must be rows as it got them, or the model would go on with something else."""
+        y = self.function(x)
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            gives = f"{tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+            raise InputError(f"a map gives {gives} for rows of shape {tuple(x.shape)}: it returns as many, as wide")
+        return y
 
 
 def _as_module(map_: Callable[[Tensor], Tensor], model: PreTrainedModel, site: Site) -> nn.Module:

@@ -162,6 +162,9 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
 def _table_of(given: Any) -> pd.DataFrame:
     """One table of a table, a profile or several; a profile's `model` is what tells it from the others."""
     if isinstance(given, pd.DataFrame):
+        missing = [name for name in ("block", "r2") if name not in given.columns]
+        if missing:
+            raise InputError(f"a table without {', '.join(missing)}: give one as profile.to_frame() makes it")
         return given
     profiles = list(given) if isinstance(given, list | tuple) else [given]
     if not profiles or not all(hasattr(each, "to_frame") for each in profiles):

@@ -209,6 +209,8 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
         texts = [row[column] for row in texts if row.get(column) is not None]
         plain.check_strings(texts, f"column {column!r} of the rows")
         return f"{len(texts):,} rows", texts
+    if column is not None:
+        raise InputError("strings have no columns: leave text_column out")
     plain.check_strings(texts, f"a {type(given).__name__}")
     return f"{len(texts):,} strings", texts
 

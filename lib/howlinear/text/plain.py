@@ -119,7 +119,10 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     texts = []
     notes = []
     others = 0
-    of_folder = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    try:
+        of_folder = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    except OSError as error:
+        raise SourceError(f"cannot list {folder}: {error.strerror or error}; give the folder of the texts") from error
     paths = [path for path in of_folder if not any(p.startswith(".") for p in path.relative_to(folder).parts)]
     if column is not None and not any(map(is_table, paths)):
         raise _without_columns(folder)

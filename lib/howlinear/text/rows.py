@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.calls import PERCEIVED, perceives
-from howlinear.models.checks import as_ids, as_tensor, check_inputs
+from howlinear.models.checks import as_ids, as_tensor, check_count, check_inputs
 from howlinear.models.ffn_sites import device_of
 
 FOLDS = 8
@@ -109,6 +109,12 @@ class TokenRows(Rows):
     left_out: tuple[str, ...] = ()
     spans: Int64[Tensor, "n_sequences 2"] | None = None
 
+    def __post_init__(self) -> None:
+        """Take ids, sides and folds of whatever holds them, and check that they belong together."""
+        if not isinstance(self.ids, Tensor) or self.ids.dtype != torch.long or self.ids.ndim != 2:
+            object.__setattr__(self, "ids", as_ids(self.ids))
+        _settle_split(self, len(self.ids))
+
     @property
     def documents(self) -> int | None:
         """How many documents of the text they hold something of; None of ids that came without any."""
@@ -140,7 +146,7 @@ class TokenRows(Rows):
             folds: document folds on each side.
 
         Raises:
-            InputError: they are no whole numbers, or not of that shape.
+            InputError: they are no whole numbers, or not of that shape; folds that are no count.
         """
         sequences = as_ids(ids)
         test, fold = split_in_turn(len(sequences), folds)
@@ -227,9 +233,16 @@ class ModelInputs(Rows):
 
     def __post_init__(self) -> None:
         """Check that the tensors belong together, and that padding stands on the right."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in self.inputs.items()}
-        if not shapes or any(shape[:1] != (len(self.test),) for shape in shapes.values()):
-            raise InputError(f"inputs of shapes {shapes} for {len(self.test)} sequences: the first axis is theirs")
+        if not isinstance(self.inputs, Mapping):
+            kind = type(self.inputs).__name__
+            raise InputError(f"inputs is a {kind}: give keyword → tensor, as a tokenizer returns them")
+        tensors = {name: as_tensor(given, name) for name, given in self.inputs.items()}
+        object.__setattr__(self, "inputs", tensors)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        count = len(as_tensor(self.test, "test").flatten())
+        if not shapes or any(shape[:1] != (count,) for shape in shapes.values()):
+            raise InputError(f"inputs of shapes {shapes} for {count} sequences: the first axis is theirs")
+        _settle_split(self, count)
         for prefix in ("", "decoder_"):
             given = self.inputs.get(f"{prefix}attention_mask")
             if given is not None:
@@ -334,6 +347,16 @@ class RowsOnRecord:
     note: str = ""
 
 
+def _settle_split(rows: TokenRows | ModelInputs, count: int) -> None:
+    """Keep `test` and `fold` as tensors, whatever holds them, and refuse other lengths than that of the sequences."""
+    for name, dtype in (("test", torch.bool), ("fold", torch.long)):
+        tensor = as_tensor(getattr(rows, name), name)
+        if tensor.shape != (count,) or tensor.is_floating_point():
+            shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            raise InputError(f"{name} of shape {shape} and {kind} for {count} sequences: give one of each")
+        object.__setattr__(rows, name, tensor.to(dtype))
+
+
 def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
     """Refuse a mask that does not fit its ids, says something else than which places are tokens, or pads before one."""
     if given.ndim != 2 or (ids is not None and given.shape != ids.shape):
@@ -360,6 +383,7 @@ def spread(members: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " some"]:
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
     """Which of n documents are held out, every fourth, and the fold of each within its side, in turn."""
+    folds = check_count("folds", folds)
     document = torch.arange(n)
     test = document % 4 == 3
     held_out_before = document // 4

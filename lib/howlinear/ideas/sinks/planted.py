@@ -27,8 +27,8 @@ def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreT
     (site,) = sites(model, [block])
     inputs: list[Tensor] = []
 
-    def note_input(_: nn.Module, args: tuple, named: dict) -> None:
-        inputs.append(input_of(args, named).clone())  # the block may write over it
+    def note_input(module: nn.Module, args: tuple, named: dict) -> None:
+        inputs.append(input_of(module, args, named).clone())  # the block may write over it
 
     def change_output(_: nn.Module, __: tuple, y: Tensor) -> Tensor:
         return change(inputs.pop(), y)
