@@ -1,5 +1,7 @@
 """Toy documents, and which of them a row holds."""
 
+from itertools import product
+
 from howlinear.text.corpus import Corpus
 
 END = 0  # id of the end of text in the tests' tokenizer
@@ -27,12 +29,16 @@ def pieces(rows, tokenizer, side, fold):
     return found
 
 
+def every_piece(rows, tokenizer):
+    """Side, fold and document of all folds."""
+    folds = product((False, True), range(int(rows.fold.max()) + 1))
+    return [(side, fold, piece) for side, fold in folds for piece in pieces(rows, tokenizer, side, fold)]
+
+
 def places(rows, tokenizer, characters):
     """The first characters of each document → the sides and folds that it is found in."""
     found = {}
-    for side in (False, True):
-        for fold in range(int(rows.fold.max()) + 1):
-            for piece in pieces(rows, tokenizer, side, fold):
-                if len(piece) >= 6:  # shorter ones are cut before their number
-                    found.setdefault(piece[:characters], set()).add((side, fold))
+    for side, fold, piece in every_piece(rows, tokenizer):
+        if len(piece) >= 6:  # shorter ones are cut before their number
+            found.setdefault(piece[:characters], set()).add((side, fold))
     return found

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import tiny
-from helpers.packed import corpus_of, pieces, places, texts
+from helpers.packed import corpus_of, every_piece, pieces, places, texts
 from howlinear.errors import InputError, SourceError
 from howlinear.text import corpus as corpora
 from howlinear.text.corpus import Corpus, load_corpus, model_documents
@@ -55,7 +55,7 @@ def test_reserved_documents_are_in_no_row(tokenizer):
     documents = texts(1_500)
     reserved = [text for text in documents if corpora._split(Document(text), 0.8)[1] == "model"]
     rows = corpus_of(documents, tokenizer, reserved=0.8).rows(1_000, 16, folds=2)
-    found = [piece for side in (False, True) for fold in range(2) for piece in pieces(rows, tokenizer, side, fold)]
+    found = [piece for _, _, piece in every_piece(rows, tokenizer)]
     assert 0.75 < len(reserved) / len(documents) < 0.85
     assert not set(reserved) & set(found)
     assert len(found) > 10
@@ -165,11 +165,9 @@ def test_built_in_rows_are_of_as_many_files_as_documents_and_no_folder_is_parted
     beginnings = Counter(document.text[:511] for document in documents)  # as much as a document may fill
     group_of = {document.text[:511]: document.group for document in documents if beginnings[document.text[:511]] == 1}
     folds = {}
-    for side in (False, True):
-        for fold in range(8):
-            for piece in pieces(rows, tokenizer, side, fold):
-                if piece in group_of:
-                    folds.setdefault(group_of[piece], set()).add((side, fold))
+    for side, fold, piece in every_piece(rows, tokenizer):
+        if piece in group_of:
+            folds.setdefault(group_of[piece], set()).add((side, fold))
     assert len(folds) > 10
     assert all(len(where) == 1 for where in folds.values())
 
@@ -201,15 +199,6 @@ def test_a_model_brings_its_tokenizer(tokenizer, tmp_path):
     assert rows.sha256 == load_corpus(file, tokenizer).rows(1_000, 16, folds=2).sha256
 
 
-def test_a_file_of_ones_own_is_split_at_blank_lines(tokenizer, tmp_path):
-    documents = texts(200)
-    rows = load_corpus(write(tmp_path / "mine.txt", "\n\n".join(documents)), tokenizer).rows(2_000, 16, folds=2)
-    assert rows.corpus.endswith("mine.txt")
-    found = [piece for fold in range(2) for piece in pieces(rows, tokenizer, False, fold)[:-1]]
-    assert set(found) <= {text.strip()[: 4 * 16 - 1] for text in documents}
-    assert len(found) > 10
-
-
 def test_a_text_is_taken_in_its_own_order_and_drawn_in_another(tokenizer, tmp_path):
     documents = [f"document {i} of many" for i in range(100)]
     corpus = load_corpus(write(tmp_path / "t.txt", "\n\n".join(documents)), tokenizer)
@@ -219,8 +208,9 @@ def test_a_text_is_taken_in_its_own_order_and_drawn_in_another(tokenizer, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "mine.TXT", "mine.md", "mine.py", "mine"])
-def test_a_text_file_has_any_name(tokenizer, tmp_path, name):
+def test_a_text_file_has_any_name_and_is_split_at_blank_lines(tokenizer, tmp_path, name):
     rows = load_corpus(tmp_path / write(tmp_path / name, "\n\n".join(texts())), tokenizer).rows(2_000, 16, folds=2)
+    assert rows.corpus.endswith(name)
     assert rows.sha256 == corpus_of([text.strip() for text in texts()], tokenizer).rows(2_000, 16, folds=2).sha256
 
 
@@ -359,14 +349,6 @@ def test_documents_of_a_corpus_that_are_no_text_are_refused(tokenizer, given):
     for read in (Corpus.rows, Corpus.contiguous, lambda corpus: corpus.beginning(10**6)):
         with pytest.raises(InputError, match=r"corpus toy holds .* at place 0"):
             read(Corpus("toy", tokenizer, given))
-
-
-def test_a_public_data_set_is_packed_like_any_other(tokenizer, monkeypatch):
-    documents = texts()
-    monkeypatch.setattr(corpora, "read_public", lambda name, folder: documents)
-    rows = load_corpus("wikitext", tokenizer).rows(1_000, 16, folds=2)
-    assert rows.corpus == "wikitext"
-    assert rows.sha256 == corpus_of(documents, tokenizer).rows(1_000, 16, folds=2).sha256
 
 
 def test_room_for_one_token_is_room(tokenizer):

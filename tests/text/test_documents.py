@@ -1,6 +1,7 @@
 import ast
 import gc
 import sys
+import textwrap
 from itertools import islice
 
 import pytest
@@ -52,25 +53,25 @@ def test_docstrings_are_dedented_and_short_ones_left_out():
     (text,) = read("docs", source)
     assert text == ast.get_docstring(ast.parse(source).body[0])
     assert text.splitlines()[-1] == "Last."
-
-
-@pytest.mark.parametrize(("length", "count"), [(199, 0), (200, 1)])
-def test_the_shortest_docstring(length, count):
-    assert len(read("docs", f'"""{"x" * length}"""')) == count
+    assert [len(read("docs", f'"""{"x" * length}"""')) for length in (199, 200)] == [0, 1]
 
 
 # --- code
 
 
-def test_functions_lose_their_docstring_and_nothing_else():
-    source = f'def f(total):\n    """{PROSE}"""\n{BODY}\n    return total\n'
-    assert read("code", source) == [f"def f(total):\n{BODY}\n    return total"]
+FUNCTION = f"def f(total):\n{BODY}\n    return total"
 
 
-def test_methods_are_dedented():
-    method = f"def m(self, total):\n{BODY}\n    return total"
-    source = "class C:\n" + "\n".join(f"    {line}" for line in method.splitlines())
-    assert read("code", source) == [method]
+@pytest.mark.parametrize(
+    ("source", "functions"),
+    [
+        (FUNCTION.replace("\n", f'\n    """{PROSE}"""\n', 1), [FUNCTION]),  # they lose their docstring and nothing else
+        (f"class C:\n{textwrap.indent(FUNCTION, '    ')}", [FUNCTION]),  # methods are dedented
+        ("def f():\n    return 1\n", []),  # short ones are left out
+    ],
+)
+def test_functions_without_their_docstrings(source, functions):
+    assert read("code", source) == functions
 
 
 def test_docstrings_inside_a_function_stay_with_it_and_are_no_docs():
@@ -89,10 +90,6 @@ def test_files_whose_lines_can_be_counted_two_ways_are_left_out(separator):
     assert len(read("code", source.replace(separator, " "))) == 1
 
 
-def test_short_functions_are_left_out():
-    assert read("code", "def f():\n    return 1\n") == []
-
-
 def test_real_functions_carry_no_docstrings_of_their_own():
     functions = [document.text for document in islice(offline_documents("code"), 1_000)]
     assert [text for text in functions if ast.get_docstring(ast.parse(text).body[0])] == []
@@ -104,16 +101,13 @@ def test_real_functions_carry_no_docstrings_of_their_own():
 
 def test_headers_come_in_runs_of_whole_paragraphs():
     paragraphs = [f"// paragraph {i}\n" + "int f(int);\n" * 20 for i in range(12)]
-    blocks = read("cpp", "\n".join(paragraphs))
+    source = "\n".join(paragraphs)
+    blocks = read("cpp", source)
+    assert read("cpp", source.replace("\n", "\r\n")) == blocks
     assert all(800 <= len(block) < 1_200 for block in blocks)
     assert len(blocks) == 3
     assert blocks[0].startswith("// paragraph 0\n")
     assert blocks[1].startswith("// paragraph 4\n")
-
-
-def test_headers_with_line_ends_of_windows_are_the_same():
-    source = ("// paragraph\nint f(int);\n\n") * 100
-    assert read("cpp", source.replace("\n", "\r\n")) == read("cpp", source)
 
 
 # --- offline documents

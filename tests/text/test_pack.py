@@ -1,5 +1,7 @@
 """Documents become rows: by hand, and on every kind of text that is too short, too long or uneven."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
-from helpers.packed import END, corpus_of, pieces, places, texts
+from helpers.packed import END, corpus_of, every_piece, pieces, places, texts
 from howlinear.errors import InputError
 from howlinear.files import tables
 from howlinear.models.load import load_model
@@ -66,23 +68,10 @@ def long_texts(n, length=10_000):
     return ["".join(f"{i:03d}.{place:04d}|" for place in range(length // 9)) for i in range(n)]
 
 
-def owners(rows, tokenizer):
-    """Document → the (side, fold) pairs that its pieces lie in, and the beginning of it that rows hold."""
-    places = {}
-    for side in (False, True):
-        for fold in range(int(rows.fold.max()) + 1):
-            for piece in pieces(rows, tokenizer, side, fold):
-                if len(piece) >= 4:
-                    places.setdefault(piece[:3], []).append((side, fold, piece))
-    return places
-
-
 def test_a_document_fills_at_most_four_sequences_where_there_are_many(tokenizer):
     rows = corpus_of(long_texts(200, 1_000), tokenizer).rows(4_096, 16, folds=2)
-    for side in (False, True):
-        for fold in range(2):
-            found = pieces(rows, tokenizer, side, fold)
-            assert {len(piece) for piece in found[:-1]} <= {4 * 16 - 1}
+    for side, fold in product((False, True), range(2)):
+        assert {len(piece) for piece in pieces(rows, tokenizer, side, fold)[:-1]} <= {4 * 16 - 1}
 
 
 @pytest.mark.parametrize(("wanted", "tokens"), [(1_024, 64), (4_000, 256), (12_000, 1_024), (100_000, 10_000)])
@@ -91,13 +80,12 @@ def test_few_long_documents_give_what_is_asked_for_as_evenly_as_they_can(tokeniz
     documents = long_texts(20)
     given = ((Document(document), ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
     rows = pack(given, tokenizer, "toy", wanted, 16, 2)
-    places = owners(rows, tokenizer)
+    held = [piece for _, _, piece in every_piece(rows, tokenizer) if len(piece) >= 4]
     assert abs(rows.count - wanted) <= 16
-    for held in places.values():
-        ((_, _, piece),) = held  # one run of consecutive tokens, on one side and in one fold
-        assert any(document.startswith(piece) for document in documents)
-        assert len(piece) <= tokens
-    assert len(places) >= 0.5 * min(len(documents), wanted / tokens)
+    assert len({piece[:3] for piece in held}) == len(held)  # one run of tokens of each, on one side and in one fold
+    assert all(any(document.startswith(piece) for document in documents) for piece in held)
+    assert max(map(len, held)) <= tokens
+    assert len(held) >= 0.5 * min(len(documents), wanted / tokens)
 
 
 def test_where_four_sequences_a_document_are_enough_the_rest_of_each_changes_nothing(tokenizer):
@@ -143,8 +131,7 @@ def test_a_text_that_is_too_short_for_what_is_asked_gives_what_it_has_and_says_s
     rows = pack(iter(given), tokenizer, "toy", 100_000, 8, 2)
     assert rows.count == 32 * 16
     assert [int((rows.test == side).sum()) for side in (False, True)] == [48, 16]
-    read = [piece for side in (False, True) for fold in range(2) for piece in pieces(rows, tokenizer, side, fold)]
-    assert sorted(read) == documents
+    assert sorted(piece for _, _, piece in every_piece(rows, tokenizer)) == documents
     assert "512 rows of the 100,000 asked for" in rows.note
     of_all, shorter = rows.reading.left_out
     assert of_all.startswith("32 documents of toy")
@@ -161,7 +148,7 @@ def test_one_side_may_be_short_and_the_other_not(tokenizer):
 
 def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
     rows = corpus_of(long_texts(40, 1_000), tokenizer).rows(1_024, 16, folds=2)
-    used = sum(len(pieces(rows, tokenizer, side, fold)) for side in (False, True) for fold in range(2))
+    used = len(every_piece(rows, tokenizer))
     assert rows.note == f"{used} documents of toy, at most 64 tokens of each"
     assert rows.reading == Reading(used, (rows.note,))
     assert rows.documents == used
@@ -223,24 +210,23 @@ def test_the_built_in_corpora_give_the_rows_that_results_were_measured_on(tokeni
     assert load_corpus("docs", load_model("mini-gpt2")).rows().sha256 == recorded
 
 
-@pytest.mark.parametrize(("wanted", "seq_len", "folds"), [(100, 16, 4), (1_000, 1, 4), (1_000, 16, 1), (16, 16, 2)])
-def test_too_few_rows_for_the_folds_are_refused(tokenizer, wanted, seq_len, folds):
-    with pytest.raises(InputError, match=rf"{wanted} rows of {seq_len} tokens in 2 × {folds} folds: use at least"):
+@pytest.mark.parametrize(
+    ("wanted", "seq_len", "folds", "least"),
+    [(100, 16, 4, 256), (255, 16, 4, 256), (1_000, 1, 4, 16), (1_000, 16, 1, 64), (16, 16, 2, 128)],
+)
+def test_too_few_rows_for_the_folds_are_refused_and_the_least_number_named_is_enough(
+    tokenizer, wanted, seq_len, folds, least
+):
+    message = f"{wanted} rows of {seq_len} tokens in 2 × {folds} folds: use at least {least} rows"
+    with pytest.raises(InputError, match=message):
         corpus_of(texts(), tokenizer).rows(wanted, seq_len, folds=folds)
+    if min(seq_len, folds) > 1:
+        assert corpus_of(texts(), tokenizer).rows(least, seq_len, folds=folds).count == least
 
 
-def test_the_least_number_of_rows_named_is_enough(tokenizer):
-    assert corpus_of(texts(), tokenizer).rows(4 * 4 * 16, 16, folds=4).ids.shape == (16, 16)
-    with pytest.raises(InputError, match="use at least 256 rows"):
-        corpus_of(texts(), tokenizer).rows(255, 16, folds=4)
-
-
-def test_a_corpus_without_documents_is_too_short(tokenizer):
+def test_without_documents_or_an_end_of_text_there_are_no_rows(tokenizer):
     with pytest.raises(InputError, match="of 0 documents to fit on and 0 held out"):
         corpus_of([], tokenizer).rows(1_000, 16, folds=2)
-
-
-def test_a_tokenizer_without_end_of_text_is_refused(tokenizer):
     tokenizer.eos_token = None
     with pytest.raises(InputError, match="end-of-text"):
         corpus_of(texts(), tokenizer).rows(1_000, 16, folds=2)

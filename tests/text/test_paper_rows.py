@@ -90,5 +90,6 @@ def test_a_book_is_read_as_it_is_and_not_by_chapters(folder, tokenizer):
 
 def test_the_test_part_of_wikitext_is_a_text_by_its_name(folder, tokenizer):
     corpus = load_corpus("wikitext_test", tokenizer, folder=folder)
+    assert corpus.name == "wikitext_test"
     assert [document.text for document in corpus.in_order()] == ["= One = \n \n wikitext_test . \n More ."]
     assert "wikitext_test ." in tokenizer.decode(paper_rows(corpus, most=32, seq_len=4).ids.flatten())

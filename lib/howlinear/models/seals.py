@@ -27,10 +27,9 @@ def seal(folder: Path, pattern: str = "*.safetensors") -> None:
     atomic.write_text(folder / SEAL, "".join(lines))
 
 
-COPY_AGAIN = f"copy it again, or remove {SEAL} if you changed the weights yourself"
-
-
-def check_seal(folder: Path, remedy: str = COPY_AGAIN) -> None:
+def check_seal(
+    folder: Path, remedy: str = f"copy it again, or remove {SEAL} if you changed the weights yourself"
+) -> None:
     """Compare a folder's files with its seal, if it has one; if they differ, the error says the remedy."""
     if not (folder / SEAL).is_file():
         return

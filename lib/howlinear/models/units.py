@@ -174,15 +174,12 @@ def _narrowed(model: PreTrainedModel, site: Site, count: int) -> nn.Module:
     thin = copy.deepcopy(site.output, {id(layer): layer for layer in layers})  # without copies of these
     for name, layer in zip(LAYERS[model.config.model_type], layers, strict=True):
         inside, outside = _weight(layer).shape
-        sizes = (count, outside) if layer is layers[-1] else (inside, count)
-        setattr(thin, name, _empty_like(layer, *sizes))
+        if layer is layers[-1]:
+            inside = count
+        else:
+            outside = count
+        with layer.weight.device:
+            of_conv = isinstance(layer, Conv1D)
+            new = Conv1D(outside, inside) if of_conv else nn.Linear(inside, outside, bias=layer.bias is not None)
+        setattr(thin, name, new.to(layer.weight.dtype))
     return thin
-
-
-def _empty_like(layer: nn.Module, inside: int, outside: int) -> nn.Module:
-    """A layer of the same kind, precision and device, from `inside` features to `outside`."""
-    place = layer.weight
-    with torch.device(place.device):
-        if isinstance(layer, Conv1D):
-            return Conv1D(outside, inside).to(place.dtype)
-        return nn.Linear(inside, outside, bias=layer.bias is not None).to(place.dtype)

@@ -79,7 +79,10 @@ class Corpus:
         for argument, given in (("rows", rows), ("seq_len", seq_len), ("folds", folds)):
             check_count(argument, given)
         check_count("seed", seed, least=0)
-        drawn = _over_files(self._measured(self._shuffled(seed)), seed)
+        documents = self.in_order(seed)
+        if not callable(self.documents):  # whose order does not depend on the seed
+            documents = sorted(documents, key=lambda document: seeded_hash(seed, document.text))
+        drawn = _over_files(self._measured(documents), seed)
         packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
         return replace(packed, left_out=(*packed.left_out, self.note)) if self.note else packed
 
@@ -116,12 +119,6 @@ class Corpus:
         for place, given in enumerate(documents):
             plain.check_strings([given.text if isinstance(given, Document) else given], f"corpus {self.name}", place)
             yield given if isinstance(given, Document) else Document(given)
-
-    def _shuffled(self, seed: int) -> Iterable[Document]:
-        """The documents in an order that the seed decides."""
-        if callable(self.documents):
-            return self.in_order(seed)
-        return sorted(self.in_order(), key=lambda document: seeded_hash(seed, document.text))
 
     def _measured(self, documents: Iterable[Document]) -> Iterator[tuple[Document, str]]:
         """Documents and their sides, each once, without those reserved for training."""
