@@ -39,56 +39,29 @@ ACTIVATIONS = {
     "relu²": lambda z: relu(z) ** 2,
     "sigmoid gelu": lambda z: z * torch.sigmoid(1.702 * z),
 }
-WIDTHS = ("hidden_size", "n_embd", "d_model", "emb_dim", "dim", "embedding_size", "word_embed_proj_dim")
-DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
-HEADS += ("encoder_attention_heads", "decoder_attention_heads")
-INNER = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "hidden_dim")
-INNER += ("ffn_hidden_size", "dff", "dim_ff")
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 SIZES = {  # what a config is given, as far as it knows the name
-    **dict.fromkeys(WIDTHS, WIDTH),
-    **dict.fromkeys(DEPTHS, 2),
-    **dict.fromkeys(HEADS, 4),
-    **dict.fromkeys(INNER, 88),
-    **dict.fromkeys(EXPERTS, 4),
-    "vocab_size": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "sep_token_id": 2,
-    "cls_token_id": 1,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "max_seq_len": 64,
-    "decoder_start_token_id": 1,
-    "num_key_value_heads": 4,
-    "head_dim": 8,
-    "d_head": 8,
-    "rotary_dim": 4,
-    "attention_window": 8,
-    "block_size": 8,
-    "num_experts_per_tok": 2,
-    "moe_k": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 40,
-    "shared_expert_intermediate_size": 40,
-    "n_shared_experts": 1,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "mamba_d_state": 8,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 8,
-    "state_size": 8,
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
+    **dict.fromkeys(
+        ("hidden_size", "n_embd", "d_model", "emb_dim", "dim", "embedding_size", "word_embed_proj_dim"), WIDTH
+    ),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_key_value_heads"), 4),
+    **dict.fromkeys(("intermediate_size", "n_inner", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 88),
+    **dict.fromkeys(("hidden_dim", "ffn_hidden_size", "dff", "dim_ff"), 88),
+    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions", "max_seq_len"), 64),
+    **{"pad_token_id": 0, "bos_token_id": 1, "cls_token_id": 1, "decoder_start_token_id": 1},
+    **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+    **dict.fromkeys(("head_dim", "d_head", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
+    **dict.fromkeys(("rotary_dim", "linear_num_value_heads"), 4),
+    **dict.fromkeys(("attention_window", "block_size"), 8),
+    # mixtures, latent attention, state spaces
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_k", "linear_num_key_heads"), 2),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "n_shared_experts"), 1),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 40),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
+    **dict.fromkeys(("mamba_d_state", "mamba_n_heads", "mamba_d_head", "state_size"), 8),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
 }
 
 

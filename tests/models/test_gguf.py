@@ -260,6 +260,3 @@ def test_a_cache_one_may_not_write_to_is_one_line(file, cache):
     cache.write_text("a file in the folder's place")
     with pytest.raises(SourceError, match="make it writable"):
         load_model(file)
-
-
-# --- from the shell

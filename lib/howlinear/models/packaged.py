@@ -118,7 +118,13 @@ def weights_of(name: str) -> Path:
         weights = Path(home.locate_file(packaged.weights))
         remedy = _reinstall(packaged)
     for below, sha256 in packaged.sha256.items():
-        _check(weights / below, sha256, packaged, remedy)
+        file = weights / below
+        try:
+            unchanged = digest(file) == sha256
+        except OSError as error:
+            raise SourceError(f"cannot read {file}: {error.strerror}; {remedy}") from error
+        if not unchanged:
+            raise SourceError(f"{file} is not what {packaged.requirement} installs; {remedy}")
     return weights
 
 
@@ -166,16 +172,6 @@ def _unpacked(name: str) -> Path:
         joined.unlink()
 
     return made_once(Path("packaged", packaged.archive, name), unpack)
-
-
-def _check(file: Path, sha256: str, packaged: Packaged, remedy: str) -> None:
-    """Refuse a file that is not what the package has."""
-    try:
-        unchanged = digest(file) == sha256
-    except OSError as error:
-        raise SourceError(f"cannot read {file}: {error.strerror}; {remedy}") from error
-    if not unchanged:
-        raise SourceError(f"{file} is not what {packaged.requirement} installs; {remedy}")
 
 
 def _reinstall(packaged: Packaged) -> str:
