@@ -95,13 +95,7 @@ def kind_of(name):
 def write(path, model, architecture="llama", leave_out=(), extra=(), parts=1):
     """Write a model and a tokenizer of single bytes and three merges to a GGUF file.
 
-    Args:
-        path: of the file.
-        model: of `model_of`.
-        architecture: what the file says it is.
-        leave_out: tensors that are not to be in it.
-        extra: names of further tensors, of 8 numbers each.
-        parts: how many files it says that there are.
+    `extra` are names of further tensors, of 8 numbers each; `parts` is how many files it says that there are.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")

@@ -5,7 +5,7 @@ import torch
 
 from helpers.families import FAMILIES, reads, small
 from howlinear.models.ffn_sites import sites
-from howlinear.models.layers import streams_hooked
+from howlinear.models.layers import layers_of, streams_hooked
 from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.units import LAYERS
 
@@ -52,8 +52,12 @@ def test_a_layer_or_a_stream_that_changes_on_the_way_is_seen_by_the_next(model, 
 
 
 def test_nothing_is_left_behind_in_the_model(model, ids):
+    first, second, *_ = layers_of(model)
+    first.forward = own = first.forward
     Layerwise(model, [ids]).advance()
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+    assert vars(first)["forward"] is own
+    assert "forward" not in vars(second)
 
 
 def test_layers_that_share_more_than_the_stream_are_refused(ids):

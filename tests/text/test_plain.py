@@ -175,6 +175,7 @@ BOTH = ["one", "two"]
         ("t.csv", '\ufefftext\r\n"Hello, world"\r\nplain\r\n', ["Hello, world", "plain"]),
         ("t.tsv", 'text\tn\n"one\t1\nsaid "two"\t2\nthree"\t3\n', ['"one', 'said "two"', 'three"']),
         ("t.tsv", 'text\tn\n"one\t1\ntwo\t2\n', ['"one', "two"]),
+        ("t.tsv", 'text\tn\n"one\t1\ntwo"\t2\n', ['"one', 'two"']),
         ("t.tsv", 'text\tn\n"on""e"\t1\n"t\two\nthree\n"\t2\n', ['on"e', "t\two\nthree\n"]),
         ("t.csv", 'text,n\n"one,1\ntwo" and "three",2\n', ['"one', 'two" and "three"']),
         ("t.csv", 'text,n\n"on""e",1\n"tw,o\n",2\n', ['on"e', "tw,o\n"]),

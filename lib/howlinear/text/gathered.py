@@ -275,13 +275,10 @@ def _columns(brought: Any) -> list[str]:
 
 def is_table(brought: Any) -> bool:
     """Whether something is a data set or a table with named columns."""
-    if isinstance(brought, Mapping | Tensor) and not isinstance(getattr(brought, "column_names", None), dict):
+    names = getattr(brought, "column_names", None)
+    if isinstance(brought, Mapping | Tensor) and not isinstance(names, dict):
         return False
-    return (
-        hasattr(brought, "columns")
-        or is_stream(brought)
-        or isinstance(getattr(brought, "column_names", None), list | dict)
-    )
+    return hasattr(brought, "columns") or is_stream(brought) or isinstance(names, list | dict)
 
 
 def is_tokenised(brought: Any) -> bool:
