@@ -148,7 +148,7 @@ def test_a_spread_model_is_measured_swapped_and_felt_as_a_whole_one_is(spread):
     assert_same_profile(measure(parted, rows), whole, 1e-5)  # blocks on disk come back as they were
 
 
-def test_structure_is_seen_through_the_hooks_of_a_spread_model(spread, monkeypatch):
+def test_structure_is_seen_through_the_hooks_of_a_spread_model(spread):
     model, parted = spread
     if model.config.model_type != "opt":
         assert find(parted.base_model, 16) == TABLE[model.config.model_type]

@@ -214,8 +214,7 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
 
 def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str]:
     """Documents of somebody's texts, and what to say of how they were cut."""
-    if not any(text.strip() for text in texts):
-        raise InputError(f"{name} is empty: a corpus holds text")
+    plain.check_not_blank(texts, name)
     counts = {}
     for tried in plain.WAYS if way == "auto" else [way]:
         documents = [document for text in texts for document in plain.WAYS[tried](text)]

@@ -75,6 +75,12 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
     return [read_text(path)], ""
 
 
+def check_not_blank(texts: Iterable[str], name: str) -> None:
+    """Refuse texts that are all blank."""
+    if not any(text.strip() for text in texts):
+        raise InputError(f"{name} is empty: a corpus holds text")
+
+
 def is_table(path: Path) -> bool:
     """Whether a path is a table: a file by its name, a folder by what `datasets` wrote into it; several are refused."""
     if not path.is_dir():
