@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import howlinear as hl
+from conftest import tiny
 from helpers.browser import Browser, must_have_chromium
 from howlinear.files import paths
 from howlinear.notebook import run as notebooks
@@ -31,23 +32,33 @@ class Corpus:
         return replace(hl.TokenRows.from_ids(ids, folds=4), corpus=self.name)
 
 
-class Run(notebooks.Run):
+@pytest.fixture(scope="module")
+def model():
+    return tiny("mini-gpt2")
+
+
+@pytest.fixture(scope="module")
+def run(model):
     """A run profile of one made-up model and three made-up texts."""
 
-    def corpus(self, name, model):
-        return Corpus(name)
+    class Run(notebooks.Run):
+        def model(self, name):
+            return model
 
+        def corpus(self, name, model):
+            return Corpus(name)
 
-@pytest.fixture
-def run(gpt2, monkeypatch):
-    monkeypatch.setattr(Run, "model", lambda *_: gpt2)
     return Run("tokens", "tiny", {"one": "nowhere", "other": "nowhere"}, list(TEXTS), **ROWS, sample=16)
 
 
-def test_the_page_has_what_is_missed_on_each_text(run, gpt2):
-    page = tokens.page(run)
+@pytest.fixture(scope="module")
+def page(run):
+    return tokens.page(run)
+
+
+def test_the_page_has_what_is_missed_on_each_text(page, model):
     rows = [Corpus(name).rows(**ROWS) for name in TEXTS]
-    has_the_numbers_of(content(page), *(hl.token_errors(gpt2, each, tokens=tokens.TOKENS) for each in rows))
+    has_the_numbers_of(content(page), *(hl.token_errors(model, each, tokens=tokens.TOKENS) for each in rows))
     assert [*re.findall(r"<option[^>]*>(\w+)<", page)] == list(TEXTS)
     read = Reader(page)
     assert read.loaded == []
@@ -57,16 +68,16 @@ def test_the_page_has_what_is_missed_on_each_text(run, gpt2):
 def test_main_writes_the_page(run, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "BUILD", tmp_path)
     monkeypatch.setattr(notebooks, "start", lambda *_: run)
+    monkeypatch.setattr(tokens, "page", lambda run: f"of {run.stem}")
     tokens.main("tiny")
-    written = (paths.build("tiny") / "tokens.html").read_text(encoding="utf-8")
-    assert content(written) == content(tokens.page(run))
+    assert (paths.build("tiny") / "tokens.html").read_text(encoding="utf-8") == "of tokens"
 
 
 @pytest.mark.long
-def test_a_reader_chooses_text_and_block(run, tmp_path):
+def test_a_reader_chooses_text_and_block(page, tmp_path):
     must_have_chromium()
-    (tmp_path / "page.html").write_text(tokens.page(run), encoding="utf-8")
-    data = content(tokens.page(run))
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    data = content(page)
     with Browser(tmp_path / "profile") as browser:
         browser.open((tmp_path / "page.html").as_uri())
         for text, block in ((0, 0), (2, 1)):
