@@ -1,6 +1,8 @@
-"""A git repository of a test's own."""
+"""A project of a test's own: its files, and its git repository."""
 
 import subprocess
+
+from howlinear.files import paths
 
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false")
 
@@ -13,3 +15,12 @@ def commit(root):
     """Commit all that has changed."""
     git(root, "add", "-A")
     git(root, "commit", "-q", "-m", "step")
+
+
+def write_project(root, monkeypatch, files):
+    """Write files, by name, in a folder that becomes the project's root."""
+    for name in ("ROOT", "MODELS", "NOTEBOOKS", "PROFILES", "BUILD"):
+        monkeypatch.setattr(paths, name, root / ("" if name == "ROOT" else name.lower()))
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)

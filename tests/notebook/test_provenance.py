@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import torch
 
-from helpers.repository import commit, git
+from helpers.repository import commit, git, write_project
 from howlinear.errors import SourceError
 from howlinear.files import numbers, paths, tables
 from howlinear.instrument.capture import capture
@@ -24,8 +24,6 @@ LATER = BEGAN + timedelta(days=1)
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project of one notebook that has made one result and one figure, in a git checkout of its own."""
-    for name in ("ROOT", "MODELS", "NOTEBOOKS", "PROFILES", "BUILD"):
-        monkeypatch.setattr(paths, name, tmp_path / ("" if name == "ROOT" else name.lower()))
     files = {
         f"notebooks/{STEM}.py": "1 + 1\n",
         "profiles/p.yaml": "models: [models/m]\ncorpora: [docs]\nrows: 4\nseq_len: 2\nseed: 0\nsample: 1\n",
@@ -34,9 +32,7 @@ def project(tmp_path, monkeypatch):
         f"figures/p/{STEM}_profile.svg": "<svg/>",
         "figures/p/03_bilinear_gain.svg": "another notebook's",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_project(tmp_path, monkeypatch, files)
     git(tmp_path, "init", "-q")
     commit(tmp_path)
     return tmp_path

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from rocrate.rocrate import ROCrate
 
+from helpers.repository import write_project
 from howlinear.errors import SourceError
-from howlinear.files import numbers, paths
+from howlinear.files import numbers
 from howlinear.notebook import provenance
 from tools import crate
 
@@ -17,8 +18,6 @@ STEM = "02_ceilings"
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project whose one notebook has run."""
-    for name in ("ROOT", "MODELS", "NOTEBOOKS", "PROFILES", "BUILD"):
-        monkeypatch.setattr(paths, name, tmp_path / ("" if name == "ROOT" else name.lower()))
     files = {
         "CITATION.cff": "title: t\nabstract: what it is\nlicense: MIT\nauthors: [{name: someone}]\n",
         "tools/Snakefile": "rule all:\n",
@@ -27,9 +26,7 @@ def project(tmp_path, monkeypatch):
         f"results/p/{STEM}/blocks.csv": "model,block,r2\nm,0,0.9\n",
         f"figures/p/{STEM}_profile.svg": "<svg/>",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_project(tmp_path, monkeypatch, files)
     began, ended = (datetime(2026, 1, 2, 3, minute, tzinfo=UTC) for minute in (4, 6))
     provenance.record(STEM, "p", began, ended)
     return tmp_path
