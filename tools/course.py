@@ -12,14 +12,13 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-from howlinear.errors import HowlinearError, InputError
+from howlinear.errors import InputError, ending_in_one_line
 from howlinear.files import atomic, paths
 from howlinear.notebook import execute
 from tools import lessons, report
@@ -188,16 +187,12 @@ def write(stems: Sequence[str]) -> None:
     report.write_slides(course)
 
 
-def main() -> int:
-    """Write the course; 2 if something is missing or wrong."""
-    try:
-        write(execute.stems())
-    except HowlinearError as error:
-        print(f"howlinear: {error}", file=sys.stderr)
-        return 2
+@ending_in_one_line()
+def main() -> None:
+    """Write the course."""
+    write(execute.stems())
     print("build/course: notebooks in student and instructor, lesson plans in plans, slides.pdf, notes.pdf")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -18,7 +18,7 @@ import yaml
 from rocrate.model import ContextEntity, Person
 from rocrate.rocrate import ROCrate
 
-from howlinear.errors import HowlinearError, SourceError
+from howlinear.errors import SourceError, ending_in_one_line
 from howlinear.files import atomic, numbers, paths
 
 PROFILES = (
@@ -92,8 +92,5 @@ def write(profile: str) -> Path:
 
 
 if __name__ == "__main__":
-    try:
+    with ending_in_one_line():
         print(f"wrote {write(sys.argv[1]).relative_to(paths.ROOT)}")
-    except HowlinearError as error:
-        print(f"howlinear: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -10,13 +10,12 @@ nothing else has to remember to run this.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.errors import InputError, SourceError, ending_in_one_line
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
 from howlinear.notebook import execute, prose
@@ -34,7 +33,7 @@ NOTEBOOKS = "<!-- notebooks -->"
 WEEKS = "<!-- weeks -->"
 END = "<!-- end -->"
 
-EMBEDDED = "the embedded models"
+KINDS = {"public": "the public models", "minis": "the embedded models"}
 
 README = "README.md"
 LETTER = "paper/correspondence.md"
@@ -56,7 +55,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
         LEDGER_PAGE: {CLAIMS: ledger.page(results)},
         ANSWERS_PAGE: {ANSWERS: answers(stems, results)},
         SYLLABUS: {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()},
-        INSTRUCTOR: {expect(stem): expected(stem, results) for stem in stems},
+        INSTRUCTOR: {expect(stem): teaching.expected(described(stem, results, "minis", "public")) for stem in stems},
         PLANS: planned(results),
     }
 
@@ -102,28 +101,21 @@ def planned(results: Path) -> dict[str, str]:
     return pages
 
 
-def expected(stem: str, results: Path) -> str:
-    """The numbers to expect of a notebook: of the embedded models, and of the public ones if there are results."""
-    return teaching.expected({EMBEDDED: recorded(results / "minis", stem)} | _public(stem, results))
-
-
 def answers(stems: list[str], results: Path) -> str:
     """What notebooks ask and what they found, of the public models first, each with its lesson's figure."""
     pages = []
     for stem in stems:
         _, _, drawn = lessons.plans()[stem]["figure"].partition("/")
-        whose = "the public models" if whose_figure(drawn) == "public" else EMBEDDED
-        found = _public(stem, results) | {EMBEDDED: recorded(results / "minis", stem)}
+        found = described(stem, results, "public", "minis")
         page = {"stem": stem, "question": teaching.question(stem), "answers": teaching.answered(found)}
-        pages.append(page | {"figure": figure(drawn), "whose": whose})
+        pages.append(page | {"figure": figure(drawn), "whose": KINDS[whose_figure(drawn)]})
     return _filled("answers", Results("answers", {}), pages=pages)
 
 
-def _public(stem: str, results: Path) -> dict[str, Prose]:
-    """What kind of models the public ones are → what a notebook found of them, if there are results."""
-    folder = results / "public"
-    there = (folder / stem).is_dir()
-    return {"the public models": recorded(folder, stem)} if there else {}
+def described(stem: str, results: Path, *profiles: str) -> dict[str, Prose]:
+    """Kind of models → what a notebook found of them; it may have no results of public ones."""
+    there = [profile for profile in profiles if profile == "minis" or (results / profile / stem).is_dir()]
+    return {KINDS[profile]: recorded(results / profile, stem) for profile in there}
 
 
 def _filled(name: str, found: Results, **more: Any) -> str:
@@ -157,17 +149,13 @@ def write(path: Path, of_page: Mapping[str, str]) -> bool:
     return True
 
 
-def main(folder: Path = paths.ROOT) -> int:
-    """Write the pages of a project from its results and say which changed; 2 if something is missing or wrong."""
-    try:
-        for name, of_page in tables(folder / "results").items():
-            changed = write(folder / name, of_page)
-            print(f"{name}: tables {'written' if changed else 'as the results imply; nothing to do'}")
-    except HowlinearError as error:
-        print(f"howlinear: {error}", file=sys.stderr)
-        return 2
-    return 0
+@ending_in_one_line()
+def main(folder: Path = paths.ROOT) -> None:
+    """Write the pages of a project from its results and say which changed."""
+    for name, of_page in tables(folder / "results").items():
+        changed = write(folder / name, of_page)
+        print(f"{name}: tables {'written' if changed else 'as the results imply; nothing to do'}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,5 +1,9 @@
 """What this package raises when a user's input cannot be used: what was wrong, where, and what to do."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class HowlinearError(Exception):
     """Base of every error that is about the input rather than about the code."""
@@ -29,3 +33,13 @@ def in_one_line(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of that."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def ending_in_one_line() -> Iterator[None]:
+    """Let an error about the input end the program: one line on standard error, and exit code 2."""
+    try:
+        yield
+    except HowlinearError as error:
+        print(f"howlinear: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -111,7 +111,7 @@ def graded(copy):
 
 
 def run(copy):
-    """Run a copy as nbgrader does, past errors; name of a check → what it failed with, or None."""
+    """Run a copy as nbgrader does, past errors; what each check failed with, or None, and the names that are left."""
     names, outcomes = {}, {}
     for cell in copy.cells:
         if cell.cell_type == "code":
@@ -122,26 +122,28 @@ def run(copy):
                 outcome = str(error)
             if "nbgrader" in cell.metadata and cell.metadata.nbgrader.grade:
                 outcomes[cell.metadata.nbgrader.grade_id] = outcome
-    return outcomes
+    return outcomes, names
 
 
 CHECKS = [f"02_small-{number}-check" for number in (1, 2, 3)]
 
 
 def test_without_an_answer_every_check_fails(copies, capsys):
-    assert run(copies[1]) == dict.fromkeys(CHECKS, "there is no answer yet")
+    assert run(copies[1])[0] == dict.fromkeys(CHECKS, "there is no answer yet")
     assert "right" not in capsys.readouterr().out
 
 
 def test_with_the_solutions_every_check_passes(copies, capsys):
-    assert run(copies[0]) == dict.fromkeys(CHECKS)
+    outcomes, names = run(copies[0])
+    assert outcomes == dict.fromkeys(CHECKS)
+    assert "answer" not in names  # a check leaves no name behind that an answer uses
     assert capsys.readouterr().out == "right: 1\ndone\n"
 
 
 def test_a_wrong_answer_fails_with_the_checks_own_hint(copies):
     wrong = nbformat.from_dict(copies[1])
     graded(wrong)["02_small-1-answer"].source += "\none = 7"
-    assert run(wrong)["02_small-1-check"] == "count again"
+    assert run(wrong)[0]["02_small-1-check"] == "count again"
 
 
 def test_no_solution_is_in_the_students_copy(copies):
@@ -149,14 +151,6 @@ def test_no_solution_is_in_the_students_copy(copies):
     secrets = ("secret", "Believe", "gcd", "import math", "3, 4", "x * x", "SOLUTION", "Solutions", "solutions/")
     assert [secret for secret in secrets if secret in empty] == []
     assert [secret for secret in secrets if secret not in solved] == ["Solutions", "solutions/"]
-
-
-def test_a_check_leaves_no_name_behind_that_an_answer_uses(copies):
-    names = {}
-    for cell in copies[0].cells:
-        if cell.cell_type == "code":
-            exec(cell.source, names)
-    assert "answer" not in names
 
 
 def test_points_are_by_how_hard_an_exercise_is(copies):
@@ -211,8 +205,8 @@ def test_an_exercise_of_two_answers_has_two_checks_that_share_its_points():
     holds_the_format(solved)
     found = {name: cell.metadata.nbgrader.points for name, cell in graded(solved).items() if name.endswith("check")}
     assert found == {CHECKS[0]: 1, CHECKS[1]: 1.5, "02_small-2b-check": 1.5, CHECKS[2]: 2}
-    assert set(run(solved).values()) == {None}
-    assert set(run(course.students(solved)).values()) == {"there is no answer yet"}
+    assert set(run(solved)[0].values()) == {None}
+    assert set(run(course.students(solved))[0].values()) == {"there is no answer yet"}
 
 
 def test_an_exercise_without_a_solution_is_refused():
@@ -286,6 +280,7 @@ def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(paths, "BUILD", tmp_path)
     monkeypatch.setattr(execute, "stems", lambda: ["02_ceilings"])
     monkeypatch.setattr(build, "solutions", lambda stem: new_notebook())
-    assert course.main() == 2
+    with pytest.raises(SystemExit, match="2"):
+        course.main()
     told = capsys.readouterr().err
     assert told.startswith("howlinear: notebook 02_ceilings: exercises [1, 2, 3, 4] but solutions []")

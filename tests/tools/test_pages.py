@@ -10,7 +10,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
 from howlinear.notebook import execute
-from tools import pages
+from tools import pages, teaching
 from tools.pages import CLAIMS, END, FINDINGS, FINDINGS_PAGE, LEDGER_PAGE
 
 RECORDED = paths.ROOT / "results"
@@ -104,19 +104,20 @@ def project(tmp_path, monkeypatch):
 
 
 def test_one_command_writes_all_tables_once(project, capsys, monkeypatch):
-    assert pages.main(project) == 0
+    pages.main(project)
     assert capsys.readouterr().out.count("tables written") == 2
     page = (project / FINDINGS_PAGE).read_text(encoding="utf-8")
     assert page == f"# Title\n{FINDINGS}\nnew\n{END}\n\n<!-- more -->\nmore\n{END}\nend\n"
     monkeypatch.setattr(atomic, "written_aside", None)  # what is right is not written again
-    assert pages.main(project) == 0
+    pages.main(project)
     assert capsys.readouterr().out.count("nothing to do") == 2
 
 
 def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
     path = project / FINDINGS_PAGE
     path.write_text(f"<!-- more -->\nold\n{END}\n", encoding="utf-8")
-    assert pages.main(project) == 2
+    with pytest.raises(SystemExit, match="2"):
+        pages.main(project)
     assert capsys.readouterr().err.startswith(f"howlinear: found 0 lines {FINDINGS}")
     assert path.read_text(encoding="utf-8") == f"<!-- more -->\nold\n{END}\n"
 
@@ -133,10 +134,10 @@ def test_results_that_are_not_there_are_named(tmp_path):
 
 def test_results_of_another_notebook_that_lack_what_its_answer_says_are_named(tmp_path):
     shutil.copytree(RECORDED / "minis" / "01_capture", tmp_path / "minis" / "01_capture")
-    with_minis_alone = pages.expected("01_capture", tmp_path)
+    with_minis_alone = teaching.expected(pages.described("01_capture", tmp_path, "minis", "public"))
     assert "Of the embedded models:" in with_minis_alone
     assert "public" not in with_minis_alone
     shutil.copytree(RECORDED / "public" / "01_capture", tmp_path / "public" / "01_capture")
     (tmp_path / "public" / "01_capture" / "inputs.csv").unlink()
     with pytest.raises(SourceError, match=r"results of 01_capture do not hold .*run the notebook again"):
-        pages.expected("01_capture", tmp_path)
+        teaching.expected(pages.described("01_capture", tmp_path, "minis", "public"))

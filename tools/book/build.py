@@ -24,7 +24,7 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
-from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.errors import InputError, SourceError, ending_in_one_line
 from howlinear.files import atomic, numbers, paths
 from howlinear.notebook import execute
 from tools import ledger, lessons, report
@@ -246,19 +246,15 @@ def _there(path: Path, remedy: str) -> Path:
     return path
 
 
-def main(profile: str = "minis", *which: str) -> int:
-    """Gather and build; with stems, only these notebooks. 2 if something is missing or wrong."""
+@ending_in_one_line()
+def main(profile: str = "minis", *which: str) -> None:
+    """Gather and build; with stems, only these notebooks."""
     source, out = paths.BUILD / "book" / "source", paths.BUILD / "book" / "html"
-    try:
-        prepare(profile, source, which or execute.stems())
-        build(source, out)
-        printed.write(source, out / "_static" / "book.pdf")
-    except HowlinearError as error:
-        print(f"howlinear: {error}", file=sys.stderr)
-        return 2
+    prepare(profile, source, which or execute.stems())
+    build(source, out)
+    printed.write(source, out / "_static" / "book.pdf")
     print(f"{out.relative_to(paths.ROOT)}/index.html")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -27,7 +27,7 @@ import papermill
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
-from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.errors import InputError, SourceError, ending_in_one_line
 from howlinear.files import atomic, paths
 from howlinear.notebook import provenance, settings
 
@@ -221,13 +221,10 @@ def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
 # --- the pipeline's step
 
 
+@ending_in_one_line()
 def main(stem: str, profile: str) -> None:
-    """Execute a notebook on a run profile, recorded if that is the project's; one line and exit code 2 if it cannot."""
-    try:
-        execute(stem, {"profile": profile}, record=not settings.read(profile).own)
-    except HowlinearError as error:
-        print(f"howlinear: {error}", file=sys.stderr)
-        sys.exit(2)
+    """Execute a notebook on a run profile, recorded if that is the project's."""
+    execute(stem, {"profile": profile}, record=not settings.read(profile).own)
 
 
 if __name__ == "__main__":
