@@ -18,7 +18,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def rows():
-    ids = torch.randint(VOCABULARY, (32, 32), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(VOCABULARY, (24, 32), generator=torch.Generator().manual_seed(0))
     return hl.TokenRows.from_ids(ids, folds=4)
 
 
