@@ -17,6 +17,8 @@ import jaxtyping
 import numpy as np
 import pytest
 
+import shape_checks  # noqa: F401 before the package
+
 sys.modules["rfc3987_syntax"] = None  # jsonschema works without, and would compile its grammar for a second
 
 FAMILIES = ("mini-gpt2", "mini-pythia", "mini-llama")
