@@ -75,9 +75,7 @@ def instructors(stem: str, notebook: NotebookNode, answers: NotebookNode) -> Not
 
 def students(notebook: NotebookNode) -> NotebookNode:
     """The instructor's copy without what stands between the marks."""
-    cells = []
-    for cell in notebook.cells:
-        cells.append(NotebookNode(cell | {"source": REGION.sub(STUB, cell.source)}))
+    cells = [NotebookNode(cell | {"source": REGION.sub(STUB, cell.source)}) for cell in notebook.cells]
     return NotebookNode(notebook | {"cells": cells})
 
 

@@ -95,10 +95,10 @@ def plan(stem: str) -> str:
 
 def planned(results: Path) -> dict[str, str]:
     """The lesson plans: mark → page, with the numbers of the embedded models, which a class runs."""
-    pages = {}
-    for stem, of_notebook in lessons.plans().items():
-        pages[plan(stem)] = lessons.page(stem, of_notebook, recorded(results / "minis", stem))
-    return pages
+    return {
+        plan(stem): lessons.page(stem, of_notebook, recorded(results / "minis", stem))
+        for stem, of_notebook in lessons.plans().items()
+    }
 
 
 def answers(stems: list[str], results: Path) -> str:

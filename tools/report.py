@@ -49,10 +49,10 @@ def build(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = Fals
     return pdf
 
 
-def write_slides(folder: Path, root: Path | str = paths.ROOT) -> None:
+def write_slides(folder: Path) -> None:
     """Write a course's slides, and what a speaker says to each, as `slides.pdf` and `notes.pdf`."""
     for name, notes in (("slides", False), ("notes", True)):
-        pdf = build(root, SLIDES, notes)
+        pdf = build(source=SLIDES, notes=notes)
         with atomic.written_aside(folder / f"{name}.pdf") as aside:
             aside.write_bytes(pdf)
 

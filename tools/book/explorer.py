@@ -66,7 +66,7 @@ POINTS = 200
 """Held-out rows of a block that are drawn, and at most so many of its heaviest besides."""
 
 
-def collect(run: notebooks.Run, public: str = "public") -> dict[str, Any]:
+def collect(run: notebooks.Run) -> dict[str, Any]:
     """What the page shows: of a run profile, and of the record of public models.
 
     Returns:
@@ -80,7 +80,7 @@ def collect(run: notebooks.Run, public: str = "public") -> dict[str, Any]:
                 where = {"model": name, "corpus": corpus, "block": block}
                 computed += [where | value for value in from_moments(kept)]
                 clouds.setdefault(name, {}).setdefault(corpus, {})[str(block)] = cloud(kept)
-    every = pd.concat([recorded(public), recorded(run.profile), pd.DataFrame(computed)])
+    every = pd.concat([recorded("public"), recorded(run.profile), pd.DataFrame(computed)])
     # what is on record comes first, since it has intervals
     every = every.dropna(subset="r2").drop_duplicates(KEYS).round(4)
     return {"values": json.loads(every[KEYS + VALUES].to_json(orient="records")), "clouds": clouds}

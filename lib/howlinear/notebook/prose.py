@@ -271,6 +271,6 @@ TABLES = (of, top, bottom)
 FILTERS = {function.__name__: function for function in NUMBERS + LISTS + TABLES}
 GLOBALS: dict[str, Any] = {
     **{function.__name__: function for function in (per_model, all_some_none, chance, no_loss, is_tie)},
-    **{function.__name__: function for function in (abs, len, min, max, sum, round)},
+    **{function.__name__: function for function in (abs, len, min, max)},
     "TIE": TIE,
 }

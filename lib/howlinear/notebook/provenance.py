@@ -138,11 +138,8 @@ def _described() -> dict[str, str]:
     if not cpuinfo.is_file():
         return {}
     first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
-    said = {}
-    for line in first.splitlines():
-        name, _, value = line.partition(":")
-        said[name.strip()] = value.strip()
-    return said
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _in_package(model: Packaged) -> dict[str, str]:
