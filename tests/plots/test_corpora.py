@@ -51,22 +51,14 @@ def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interva
     np.testing.assert_allclose(numbers(code.lines[0].get_xdata()), range(4))  # the second of three stays in its place
     np.testing.assert_allclose(bars(code)[0], [0.8, 1.1])
     assert legend(figure) == ["docs", "code", "cpp"]
-    assert figure.axes[0].get_ylabel() == "$R^2_{\\mathrm{lin}}$, held out"
-
-
-def test_five_corpora_look_different_in_colour_and_in_marker():
-    looks = [corpora.look(place) for place in range(5)]
-    for what in ("color", "marker"):
-        assert len({look[what] for look in looks}) == 5
 
 
 def test_curves_of_corpora_lie_side_by_side_and_look_different():
-    figure = corpora.profiles(curves())
+    figure = corpora.profiles(curves(texts=tuple("abcde")))
     lines = [container.lines[0] for container in figure.axes[0].containers]
     places = [numbers(line.get_xdata())[0] for line in lines]
-    np.testing.assert_allclose(places, [-corpora.SIDE_BY_SIDE, 0, corpora.SIDE_BY_SIDE])
-    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 3
-    assert lines[1].get_color() == style.ACCENT
+    np.testing.assert_allclose(places, corpora.SIDE_BY_SIDE * np.arange(-1, 4))
+    assert len({line.get_color() for line in lines}) == len({line.get_marker() for line in lines}) == 5
 
 
 def test_the_papers_profiles_lie_behind_where_model_and_corpus_are_the_papers():
@@ -78,9 +70,7 @@ def test_the_papers_profiles_lie_behind_where_model_and_corpus_are_the_papers():
     assert list(drawn[0]) == ["wikitext, the paper", "puzzles, the paper"]
     line = drawn[0]["puzzles, the paper"]
     np.testing.assert_allclose(line.get_ydata(), [0.3, 0.4, 0.5, 0.6])
-    assert line.get_color() == style.GREY
-    assert line.get_marker() == corpora.look(2)["marker"]
-    assert line.get_zorder() < figure.axes[0].containers[0].lines[0].get_zorder()
+    assert (line.get_color(), line.get_marker()) == (style.GREY, corpora.look(2)["marker"])
     assert all(len(line.get_xdata()) == 0 for line in drawn[1].values())  # mini-llama is no model of the paper
 
 
@@ -104,8 +94,6 @@ def test_the_matrix_shows_means_over_blocks_fitted_down_and_scored_across():
     assert written[2, 0] == "0.30"
     assert written[0, 2] == "0.40"
     assert texts(above.get_yticklabels()) == ["docs", "code", "cpp"]
-    assert (above.get_ylabel(), above.get_xlabel()) == ("fitted on", "scored on")
-    assert above.get_title(loc="left") == "(a) mini-gpt2"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +112,6 @@ def test_below_it_lies_what_the_first_map_loses_on_every_other_corpus():
     np.testing.assert_allclose(numbers(cpp.lines[0].get_ydata()), 0.3 + 0.01 * np.arange(4))
     np.testing.assert_allclose(bars(docs)[3], [0.63, 0.93])
     assert legend(figure) == ["scored on docs", "scored on cpp"]
-    assert below.get_ylabel() == "drop in $R^2$,\nmap of code"
 
 
 def test_of_a_single_text_it_is_said_that_nothing_can_be_carried():

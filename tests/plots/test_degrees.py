@@ -115,7 +115,6 @@ def test_training_shows_every_degree_of_every_family():
     table = table.assign(r2=0.1 * table.degree + table.step / 1_000, spread=1 + table.step / 100)
     figure = degrees.training(table)
     left, right = figure.axes
-    assert titles(figure) == ["(a) spectrum", "(b) pre-activations"]
     for family in ("gpt2", "pythia"):
         for degree in (1, 2):
             mine = table[(table.family == family) & (table.degree == degree)]

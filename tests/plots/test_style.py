@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import legend, titles
+from helpers.drawn import every, legend, titles
 from howlinear.plots import style
 
 
@@ -43,6 +43,22 @@ def test_error_bars_reach_from_the_value_to_both_ends():
     table = pd.DataFrame({"r2": [1, 2], "r2_low": [0.5, 1.75], "r2_high": [3.0, 2.0]})
     bars = style.error_bars(table, "r2")
     np.testing.assert_array_equal(bars, [[0.5, 0.25], [2.0, 0.0]])
+
+
+def test_the_papers_points_lie_behind_thin_and_grey_in_the_marker_of_their_model():
+    axis = plt.figure().add_subplot()
+    table = every(model=("gpt2", "llama-160m"), block=range(2)).assign(r2_lin=[0.1, 0.2, 0.3, 0.4])
+    style.draw_published(axis, table, "block", "r2_lin")
+    style.draw_published(axis, None, "block", "r2_lin")
+    (ours,) = axis.plot([0, 1])
+    *papers, _ = axis.lines
+    assert [line.get_label() for line in papers] == ["gpt2, the paper", "llama-160m, the paper"]
+    assert [line.get_ydata().tolist() for line in papers] == [[0.1, 0.2], [0.3, 0.4]]
+    for line, model in zip(papers, ("gpt2", "llama"), strict=True):
+        assert line.get_color() == style.GREY
+        assert line.get_marker() == style.look(model)["marker"]
+        assert line.get_linewidth() < ours.get_linewidth()
+        assert line.get_zorder() < ours.get_zorder()
 
 
 def test_rows_of_panels_are_as_even_as_can_be():
