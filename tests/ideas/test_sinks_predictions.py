@@ -5,9 +5,15 @@ from howlinear.files.published import load_published
 from howlinear.ideas.sinks.predictions import compared, prediction_table, predictions, sentence
 
 
-def published(*rows):
-    table = pd.DataFrame(rows, columns=["model", "block", "r2_lin", "r2_perfeature_median", "rrr_rank90"])
-    return table.astype({"model": "string"})
+@pytest.fixture
+def published(monkeypatch):
+    """Say what the paper publishes."""
+
+    def publish(*rows):
+        table = pd.DataFrame(rows, columns=["model", "block", "r2_lin", "r2_perfeature_median", "rrr_rank90"])
+        monkeypatch.setattr("howlinear.ideas.sinks.predictions.load_published", lambda: table)
+
+    return publish
 
 
 @pytest.mark.parametrize(
@@ -20,8 +26,9 @@ def published(*rows):
         (0.60, 0.44, 10, True),
     ],
 )
-def test_all_three_signs_are_needed(r2, median, rank, falls):
-    (found,) = predictions(published(("gpt2", 0, r2, median, rank))).to_dict("records")
+def test_all_three_signs_are_needed(published, r2, median, rank, falls):
+    published(("gpt2", 0, r2, median, rank))
+    (found,) = predictions().to_dict("records")
     assert found["falls"] == falls
     assert found["prediction"] == ("lower by more than 0.1" if falls else "within 0.1")
     assert found["threshold"] == 0.1
@@ -54,8 +61,9 @@ def blocks(model, *falls):
     return pd.DataFrame(rows)
 
 
-def test_predictions_are_held_against_what_was_measured():
-    predicted = predictions(published(*[("gpt2", n, 0.9, 0.2, 1 if n < 2 else 90) for n in range(4)]))
+def test_predictions_are_held_against_what_was_measured(published):
+    published(*[("gpt2", n, 0.9, 0.2, 1 if n < 2 else 90) for n in range(4)])
+    predicted = predictions()
     found = compared(predicted, blocks("gpt2", 0.4, 0.05, 0.0, -0.3))
     assert found["fell"].tolist() == [True, False, False, False]  # a rise is no fall
     assert found["right"].tolist() == [True, False, True, True]

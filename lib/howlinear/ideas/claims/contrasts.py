@@ -50,19 +50,8 @@ class Reading:
     no_power: str = ""  # why a search that finds little says little; empty where it finds what was planted
 
 
-@dataclass(frozen=True)
-class NotTestable:
-    """A model that cannot speak to the claim, though others may.
-
-    Attributes:
-        reason: by which rule.
-    """
-
-    reason: str
-
-
-Readings = dict[str, Reading | NotTestable]
-"""Model, or `TOGETHER`, → what a statistic says of it."""
+Readings = dict[str, Reading | str]
+"""Model, or `TOGETHER`, → what a statistic says of it, or by which rule it cannot speak to the claim."""
 
 
 def intervals(rows: pd.DataFrame, name: str) -> Intervals:

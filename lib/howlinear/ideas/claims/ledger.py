@@ -32,7 +32,7 @@ from howlinear.ideas.claims.claim import (
     margin,
     verdict,
 )
-from howlinear.ideas.claims.contrasts import TOGETHER, NotTestable, Reading, UntestableError
+from howlinear.ideas.claims.contrasts import TOGETHER, Reading, Readings, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.ideas.claims.published import own_numbers
 
@@ -81,14 +81,14 @@ def evaluate_other_texts(results: Path, claims: Sequence[Claim]) -> pd.DataFrame
     return found.assign(profile=other)
 
 
-def _read_statistic(claim: Claim, results: Path, found: tables.Results | None) -> dict[str, Reading | NotTestable]:
+def _read_statistic(claim: Claim, results: Path, found: tables.Results | None) -> Readings:
     """A claim's statistic of every model; not testable only without results or where `numbers` has a rule for it."""
     if found is None:
-        return {TOGETHER: NotTestable(f"no results of {claim.notebook} in this run profile")}
+        return {TOGETHER: f"no results of {claim.notebook} in this run profile"}
     try:
         readings = STATISTICS[claim.statistic](found)
     except UntestableError as error:
-        return {TOGETHER: NotTestable(str(error))}
+        return {TOGETHER: str(error)}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise SourceError(
@@ -104,14 +104,13 @@ def _read_statistic(claim: Claim, results: Path, found: tables.Results | None) -
 
 
 def _is_interval(estimate: Estimate) -> bool:
-    finite = all(math.isfinite(number) for number in (estimate.value, estimate.low, estimate.high))
-    return finite and bool(estimate.low <= estimate.high)
+    return math.isfinite(estimate.value) and -math.inf < estimate.low <= estimate.high < math.inf
 
 
-def _judge(claim: Claim, said: Reading | NotTestable) -> dict[str, Any]:
+def _judge(claim: Claim, said: Reading | str) -> dict[str, Any]:
     """A row's cells of what was read of one model."""
-    if isinstance(said, NotTestable):
-        return {"verdict": str(Verdict.UNTESTABLE), "reason": said.reason}
+    if isinstance(said, str):
+        return {"verdict": str(Verdict.UNTESTABLE), "reason": said}
     found = claim.verdict(said.estimate)
     row = {"verdict": str(found), "note": said.note} | said.estimate.columns("value")
     # a search may miss much, but what it finds is there: too much found is too much
@@ -187,13 +186,9 @@ def summarise(claims: Sequence[Claim], verdicts: pd.DataFrame, thresholds: pd.Da
 
 
 def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
-    """Verdicts as they are shown: a row a model of a claim, of a run or of the paper.
+    """Verdicts as they are shown, a row a model of a claim, of a run or of the paper: numbers are in the claim's unit.
 
-    Returns:
-        The rows, with the claim's `section` and what it `asked`; the `mark` of the verdict; in the claim's unit,
-        `number` and `interval`, empty where there is none; and `margin` with its ends, how far these lie beyond the
-        threshold towards the side where the claim holds; `hangs_on_ends` and `hangs_on_massive_rows`, see
-        `depends_on_ends` and `depends_on_massive_rows`.
+    `margin` and its ends say how far a number lies beyond the threshold towards the side where the claim holds.
     """
     by_id = {claim.id: claim for claim in claims}
     rows = []

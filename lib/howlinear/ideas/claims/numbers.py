@@ -1,8 +1,8 @@
 """The numbers that claims are judged by, each read from the tables of a notebook's results with its interval.
 
-A statistic of a model is a function of its tables; `per_model` takes it of every model, which is `NotTestable` where it
-cannot speak. What belongs to a pair of models, or to all twins, stands under `TOGETHER`; no number is pooled over
-models. `contrasts` holds what they are made of.
+A statistic of a model is a function of its tables; `per_model` takes it of every model, or says by which rule it cannot
+be taken. What belongs to a pair of models, or to all twins, stands under `TOGETHER`; no number is pooled over models.
+`contrasts` holds what they are made of.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from howlinear.core.profile_statistics import FEW_ROWS_DECIDE
 from howlinear.files.tables import Results, with_ends
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
-    NotTestable,
     Reading,
     Readings,
     UntestableError,
@@ -63,7 +62,7 @@ STATISTICS: dict[str, Statistic] = {}
 
 
 def per_model(read: Callable[[Results], Reading]) -> Statistic:
-    """A statistic of one model's tables: it is taken of every model of a run, `NotTestable` where they cannot speak."""
+    """A statistic of one model's tables: it is taken of every model of a run; of some it may say why it cannot be."""
 
     @wraps(read)
     def statistic(results: Results) -> Readings:
@@ -75,7 +74,7 @@ def per_model(read: Callable[[Results], Reading]) -> Statistic:
             try:
                 readings[name] = read(of_model(results, name))
             except UntestableError as error:
-                readings[name] = NotTestable(str(error))
+                readings[name] = str(error)
         return readings
 
     return of_several(statistic)

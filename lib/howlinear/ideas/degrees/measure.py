@@ -183,11 +183,7 @@ def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidde
 
 
 def predicted_table(gaussian: pd.DataFrame) -> pd.DataFrame:
-    """Table `predicted`: how well second moments predict R²_lin, a row a model and the rows that are counted.
-
-    Pearson's `correlation` over blocks, the mean of |excess| as `error`, in how many `blocks` it is `within` `NEAR`,
-    and Spearman's correlation of |excess| with the massive rows' share, `follows_massive`.
-    """
+    """Table `predicted`: how well second moments predict R²_lin, a row a model and the rows that are counted."""
     rows = []
     for (model, counted), of_model in gaussian.dropna(subset="r2_limit").groupby(["model", "counted"], sort=False):
         sizes = of_model.assign(excess=of_model["excess"].abs())

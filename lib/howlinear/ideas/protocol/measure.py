@@ -54,10 +54,9 @@ def survey(
     """Measure some blocks of a model, all by default, under every combination of choices.
 
     Returns:
-        `universes`, a row a `block` and combination of `CHOICES`, with `r2`, where only some numbers of rows, those
-        `compared` and the most, are combined with all other choices; `curves`, a row a `split`, `block` and number of
-        rows, of the last of `seq_lens`; `folds`, a row a named `protocol`, `block` and document fold that is left out;
-        `splits`, a row a `split`, runs of sequences too, and `block`, of the most rows of the last of `seq_lens`.
+        `universes`, a row a block and combination of `CHOICES`, where of the numbers of rows those `compared` and the
+        most are combined with all other choices; `folds`, see `fold_rows`, of each named protocol; and of the last of
+        `seq_lens` `curves`, over growing numbers of rows, and `splits`, runs of sequences too, of the most rows.
     """
     universes, curves, folds, splits = [], [], [], []
     for split, seq_len in product(SPLITS, seq_lens):
@@ -123,8 +122,7 @@ def limit_of(in_sample: float, held_out: float) -> float:
 def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int] | None = None) -> Iterator[dict]:
     """R²_lin of a block under every combination of choices that its moments hold, those of one split and length.
 
-    Yields:
-        `rows`, `position_0`, `loud`, `null`, `denominator` and `r2`; NaN for a limit that the rows are too few to tell.
+    It is NaN for a limit that the rows are too few to tell.
     """
     last = len(factors) - 1
     steps = [step for step, factor in enumerate(factors) if compared is None or factor in compared or step == last]
@@ -204,8 +202,7 @@ def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
 def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Iterator[dict]:
     """R²_lin of a block under one protocol, of all document folds and with each left out: what a jackknife is made of.
 
-    Yields:
-        `side` that a fold is left out of, `fit`, `score` or `none`; `fold`, and `r2`.
+    A fold is left out of one `side`: `fit`, `score` or `none`.
     """
     step = len(factors) - 1 if protocol.rows in (MOST, LIMIT) else _step_of(protocol.rows, factors)
     rows = {"position_0": protocol.position_0 == "in", "loud": protocol.loud != "rows out"}

@@ -58,11 +58,7 @@ def statement_table() -> pd.DataFrame:
 
 
 def number_table(universes: pd.DataFrame) -> pd.DataFrame:
-    """The statements' numbers in every universe in which each block of the model has an R².
-
-    Returns:
-        A row a `model` and universe: a column a statement, `mean` of the profile, and `lowest_block`.
-    """
+    """The statements' numbers in every universe in which each block of the model has an R²: a row a model and one."""
     rows = []
     for (model, *levels), profile in universes.groupby(["model", *CHOICES], sort=False):
         if profile["r2"].isna().any():

@@ -153,11 +153,9 @@ def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predic
 
 
 def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """The five costs of each block beside one another, in nats per token.
+    """The five costs of each block beside one another, in nats per token; NaN where a way is the same as a.
 
-    Returns:
-        A row a model and block: massive_rows, the letters of `KINDS` (NaN where a way is the same as a), and mended,
-        the share of a's cost that d does without (NaN where a costs nothing).
+    `mended` is the share of a's cost that d does without; NaN where a costs nothing.
     """
     index = ["model", "block", "massive_rows"]
     table = costs.pivot_table(index=index, columns="kind", values="nats", sort=False)

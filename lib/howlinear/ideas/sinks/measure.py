@@ -289,7 +289,7 @@ def _rank_one(pooled: float, median: float, rank: float) -> bool:
 
 
 def left_out_table(looks: Looks) -> pd.DataFrame:
-    """R²_lin of the rest, as more and more is left out: columns model, block, kind (of what), left_out and r2."""
+    """R²_lin of the rest, as more and more is left out: a row a block, kind of what is left out, and how many."""
     rows = []
     for (model, block), seen in looks.items():
         where = {"model": model, "block": block}
@@ -318,9 +318,8 @@ def cut_table(looks: Looks) -> pd.DataFrame:
 def depth_table(blocks: pd.DataFrame) -> pd.DataFrame:
     """What is left of a profile's shape without the massive rows, a row a model.
 
-    Highest less lowest R²_lin, `spread`, the largest step between neighbours, `step`, and how many blocks are of the
-    rank-1 regime, `rank_one`, each of all rows and of ordinary ones; how many blocks have massive rows, `massive`, and
-    of how many R²_lin rests on them, `resting`.
+    Spread, largest step, and blocks of the rank-1 regime, each of all rows and of ordinary ones; how many blocks have
+    `massive` rows, and in how many R²_lin is `resting` on them.
     """
     rows = {}
     for model, of_model in blocks.groupby("model", sort=False):

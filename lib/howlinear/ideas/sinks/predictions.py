@@ -27,15 +27,9 @@ FALL = FEW_ROWS_DECIDE
 """R²_lin of ordinary rows is predicted to be lower by more than this."""
 
 
-def predictions(published: pd.DataFrame | None = None) -> pd.DataFrame:
-    """What is predicted of every block of the paper.
-
-    Returns:
-        Columns model, block; the paper's r2_lin, r2_perfeature_median and rrr_rank90; gap (the first less the second);
-        falls (whether a fall beyond the threshold is predicted), prediction (in words) and threshold.
-    """
-    if published is None:
-        published = load_published()
+def predictions() -> pd.DataFrame:
+    """What is predicted of every block of the paper: whether it `falls`, the same in words, and what it is told by."""
+    published = load_published()
     table = published[["model", "block", "r2_lin", "r2_perfeature_median", "rrr_rank90"]].copy()
     table["gap"] = table["r2_lin"] - table["r2_perfeature_median"]
     high = table["r2_lin"] >= HIGH

@@ -107,8 +107,7 @@ def survey(
     `at_once` says are held together.
 
     Returns:
-        `blocks`, see `_block`; `tables`, see `_tables`, of trained weights, and `kinds`, the split of rare and of
-        frequent rows, both on the first text; `transfer`, see `_transfer`.
+        Tables `blocks` and `transfer`; of the first text `kinds`, and `tables` of trained weights.
     """
     main = next(iter(texts))
     maps: dict[int, FoldMaps] = {}  # of the first text: all that is needed of it for the others
@@ -130,14 +129,7 @@ def survey(
 
 
 def _block(side: Sides) -> dict[str, float]:
-    """A block on a text in numbers.
-
-    Returns:
-        r2; token_share, r2_between, r2_within; the same with own means counted, `…_counted`; input_share; paired and
-        seen: shares of held-out rows whose token has a partner, and whose token the train rows have; types and
-        rows_train; effective_rows: the rows that train rows are worth by how closely the line follows them, rank over
-        v / n of `core.limits`, empty where it does not follow them at all.
-    """
+    """A block on a text in numbers: the columns of table `blocks`."""
     train, held_out = side.train, side.held_out
     whole = ceiling(list(train.rows.values()), list(held_out.rows.values()))
     parts = token_split(side.maps.whole, side.maps.refits, held_out)
@@ -147,6 +139,7 @@ def _block(side: Sides) -> dict[str, float]:
     input_share = token_split(no_line, [no_line, no_line], inputs).token_share
     follows = limits.optimism(whole.r2_train, whole.r2)
     count = all_rows(held_out).n
+    effective_rows = whole.rank / follows if follows > 0 else float("nan")  # v / n = rank / n, see `core.limits`
     return {
         **whole.interval.columns("r2"),
         **parts.columns(),
@@ -158,7 +151,7 @@ def _block(side: Sides) -> dict[str, float]:
         "seen": float(held_out.count[torch.isin(held_out.token, train.token)].sum()) / count,
         "types": len(train.types[0]),
         "rows_train": whole.rows_train,
-        "effective_rows": whole.rank / follows if follows > 0 else float("nan"),
+        "effective_rows": effective_rows,
     }
 
 
@@ -182,11 +175,7 @@ def _kinds(side: Sides) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _transfer(of_main: FoldMaps, side: Sides) -> dict[str, float]:
-    """What a text's own line explains of it, what another text's does, and where the difference lies.
-
-    Returns:
-        r2_own, r2_transferred; loss, the one less the other; loss_between, the part of it between token means.
-    """
+    """What a text's own line explains of it, what another text's does, and where the difference lies."""
 
     def losses(own: AffineMap, other: AffineMap, held_out: TokenSums) -> tuple[float, float]:
         at_home, abroad = split(own, held_out), split(other, held_out)

@@ -65,11 +65,7 @@ def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, widt
 
 
 def planted_table(seed: int = 0) -> pd.DataFrame:
-    """What is planted and what is found.
-
-    Returns:
-        case; quantity, a share or an R²; planted; found, with its interval.
-    """
+    """What is planted and what is found: a row a case and quantity."""
     rows = []
     for name, case in CASES.items():
         train, held_out = plant(case, seed)

@@ -52,10 +52,7 @@ def vocabulary_moments(
 def vocabulary_table(model: PreTrainedModel, text: TokenRows, much: TokenRows, blocks: list[int]) -> pd.DataFrame:
     """Lines over the vocabulary, its tokens counted in `much` of a text, beside those fitted to and scored on its rows.
 
-    Returns:
-        block; r2, held out, and r2_train, on the rows of the fit, of the text's own line: the truth lies between;
-        r2_vocabulary, of the line over the vocabulary on what it was fitted to; r2_carried, of that line on the
-        held-out rows of the text.
+    The truth lies between R² of the text's own line on held-out rows and on those of the fit.
     """
     token, count = much.ids.unique(return_counts=True)
     of_vocabulary = vocabulary_moments(model, token, count, blocks)
