@@ -21,6 +21,8 @@ INPUTS = {
 
 FAINT = 0.4  # of the inputs at position 0, which normalisation all but fixes: the panel is about the outputs
 
+STREAM = -0.05  # where across the diagram the residual stream runs
+
 FAR = 20  # outputs at position 0 beyond so many times the others' norm are drawn on a logarithmic axis
 
 
@@ -50,22 +52,13 @@ def inputs(table: pd.DataFrame) -> Figure:
     return figure
 
 
-STREAM = -0.05  # where across the diagram the residual stream runs
-
-
 def diagram() -> Figure:
     """How a block is measured, the paper's figure 1: a block of the model, two taps, and what becomes of the pairs."""
     figure, axis = plt.subplots(figsize=(style.PAGE, 2.9))
-    _draw_block(axis)
-    _draw_taps(axis)
-    _draw_measurement(axis)
     axis.set(xlim=(-0.25, 10.1), ylim=(0.0, 5.4))
     axis.axis("off")
-    return figure
 
-
-def _draw_block(axis: Axes) -> None:
-    """Left: one block of the model from bottom to top, beside the residual stream to which it adds."""
+    # Left: one block of the model from bottom to top, beside the residual stream to which it adds
     _box(axis, 0.91, 0.4, "text, token rows", width=2.08)
     _box(axis, 1.2, 1.5, "attention", face="#f0f0f0")
     _box(axis, 1.2, 2.6, "norm", face="#f0f0f0")
@@ -81,18 +74,14 @@ def _draw_block(axis: Axes) -> None:
     axis.plot([1.2, 1.2], [4.01, 4.6], color="0.2", linewidth=1)
     _arrow(axis, (1.2, 4.6), (STREAM, 4.6), shrinkA=0, shrinkB=5)
 
-
-def _draw_taps(axis: Axes) -> None:
-    """The two taps, before and after the FFN, and the box of pairs that they fill."""
+    # The two taps, before and after the FFN, and the box of pairs that they fill
     for height, name in ((3.15, "$x$"), (4.25, "$y$")):
         axis.plot([1.2], [height], "o", color=style.ACCENT, markersize=6, zorder=5)
         _arrow(axis, (1.35, height), (4.1, height), color=style.ACCENT)
         axis.text(3.22, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
     _box(axis, 5.3, 3.7, "pairs $(x, y)$\nsplit by document", width=2.1, height=1.5, face="#fdf3df")
 
-
-def _draw_measurement(axis: Axes) -> None:
-    """Right: the fit, its score on held-out rows, and the swap back into the block."""
+    # Right: the fit, its score on held-out rows, and the swap back into the block
     axis.text(6.5, 4.5, "train", color="0.3")
     axis.text(6.5, 2.68, "held out", color="0.3")
     _arrow(axis, (6.45, 4.0), (7.35, 4.6))
@@ -105,6 +94,7 @@ def _draw_measurement(axis: Axes) -> None:
     axis.plot([7.3, 2.2, 2.2], [0.9, 0.9, 3.7], "--", color="0.45", linewidth=1)
     _arrow(axis, (2.21, 3.7), (1.98, 3.7), color="0.45")
     axis.text(4.9, 1.02, "the map takes the FFN's place", ha="center", color="0.3")
+    return figure
 
 
 def _box(

@@ -6,6 +6,7 @@ Each says in one sentence what is missing where its table is empty.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,6 +17,12 @@ from matplotlib.ticker import LogLocator
 
 from howlinear.plots import style
 
+_WAYS = (  # the first is black, since it is what the others are compared with
+    {"color": "0.1", "marker": "o", "ls": "-"},
+    {"color": style.ACCENT, "marker": "s", "ls": "--"},
+    {"color": style.GREY, "marker": "^", "ls": ":"},
+    {"color": "#56B4E9", "marker": "D", "ls": "-."},
+)
 _NO_LOSS = "No model of this run predicts a next token, so no swap of a block has a cost to show."
 
 
@@ -96,7 +103,7 @@ def frontier(table: pd.DataFrame) -> Figure:
     """What several blocks cost that go at once, logarithmic: a panel per model, a line per way to pick them."""
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
-    looks = _ways(list(table["way"].drop_duplicates()))
+    looks = {way: look | {"label": way} for way, look in zip(table["way"].unique(), cycle(_WAYS))}
     models = list(table["model"].drop_duplicates())
     figure, panels = style.panel_grid(models, 2.1, r"$\Delta$ perplexity", most=None, sharey=True)
     for model, axis in panels.items():
@@ -124,18 +131,6 @@ def healing(table: pd.DataFrame) -> Figure:
     axis.set(yticks=[-place for place in range(len(layers))], yticklabels=layers, xlabel=r"$\Delta$ perplexity")
     style.legend(axis, ncols=4)
     return figure
-
-
-def _ways(ways: Sequence[str]) -> dict[str, dict]:
-    """Way → colour, marker and line style; the first is black, since it is what the others are compared with."""
-    colours = ["0.1", style.ACCENT, style.GREY, "#56B4E9"]
-    markers = ["o", "s", "^", "D"]
-    dashes = ["-", "--", ":", "-."]
-    looks = {}
-    for i, way in enumerate(ways):
-        k = i % len(colours)
-        looks[way] = {"color": colours[k], "marker": markers[k], "ls": dashes[k], "label": way}
-    return looks
 
 
 def _lowest(costs: pd.Series) -> float:

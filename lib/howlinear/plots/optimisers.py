@@ -5,7 +5,6 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from howlinear.plots import style
@@ -77,8 +76,33 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
 def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name: str) -> Figure:
     """Who falls short, and where: all blocks by the condition of their inputs, and one block direction by direction."""
     figure, (blocks, modes) = style.row_of_panels(["all blocks, raw inputs", name], 2.7)
-    _blocks(blocks, profiles)
-    _modes(modes, directions, steps)
+    # colour and marker are the model, filling is the way of training
+    for (model, way), group in profiles.groupby(["model", "way"], sort=False):
+        look = style.look(model) | {"linestyle": "", "label": "_"} | _WAYS.get(way, {})
+        blocks.plot(group.condition, group.gap, **look)
+    for model in profiles.model.unique():
+        blocks.plot([], [], **style.look(model) | {"linestyle": ""})
+    for way in profiles.way.unique():
+        look = {"color": style.GREY, "marker": "o", "linestyle": ""} | _WAYS.get(way, {})
+        blocks.plot([], [], label=way, **look)
+    blocks.axhline(0, color=style.GREY, lw=0.6)
+    blocks.set(xscale="log", xlabel="condition number of the inputs", ylabel="shortfall in held-out $R^2$")
+    # at the upper left where no block lies there, or else wherever there is room
+    across, up = np.log(profiles.condition), profiles.gap
+    left = across < across.min() + 0.45 * (across.max() - across.min())
+    upper = up > up.min() + 0.5 * (up.max() - up.min())
+    blocks.legend(loc="best" if (left & upper).any() else "upper left", handletextpad=0.2)
+
+    # how much of each direction is learned, against its loudness; a point's area is its share of variance
+    colours = ["0.2", style.ACCENT, "#56B4E9"]
+    for i, (way, group) in enumerate(directions.groupby("way", sort=False)):
+        area = 6 + 600 * group.share
+        ring = {"marker": "o^D"[i % 3], "facecolor": "none", "edgecolor": colours[i % 3], "lw": 0.8}
+        modes.scatter(group.loudness, group.learned.clip(*_CLIP), area, **ring, label=way)
+    curve = np.geomspace(directions.loudness.min(), 1, 200)
+    modes.plot(curve, 1 - (1 - curve) ** steps, color="0.2", lw=1, label="GD, theory")
+    modes.set(xscale="log", xlabel="$\\lambda_i / \\lambda_1$", ylabel=f"part learned in {steps} steps")
+    modes.legend(loc="lower right")
     return figure
 
 
@@ -108,43 +132,3 @@ def baseline(table: pd.DataFrame) -> Figure:
     axis.set_ylabel("$R^2$, held out")
     style.legend(axis)
     return figure
-
-
-def _blocks(axis: Axes, profiles: pd.DataFrame) -> None:
-    """Shortfall against condition number: colour and marker are the model, filling is the way of training."""
-    for (model, way), group in profiles.groupby(["model", "way"], sort=False):
-        look = style.look(model) | {"linestyle": "", "label": "_"} | _WAYS.get(way, {})
-        axis.plot(group.condition, group.gap, **look)
-    for model in profiles.model.unique():
-        axis.plot([], [], **style.look(model) | {"linestyle": ""})
-    for way in profiles.way.unique():
-        look = {"color": style.GREY, "marker": "o", "linestyle": ""} | _WAYS.get(way, {})
-        axis.plot([], [], label=way, **look)
-    axis.axhline(0, color=style.GREY, lw=0.6)
-    axis.set(xscale="log", xlabel="condition number of the inputs", ylabel="shortfall in held-out $R^2$")
-    # at the upper left where no block lies there, or else wherever there is room
-    across, up = np.log(profiles.condition), profiles.gap
-    left = across < across.min() + 0.45 * (across.max() - across.min())
-    upper = up > up.min() + 0.5 * (up.max() - up.min())
-    axis.legend(loc="best" if (left & upper).any() else "upper left", handletextpad=0.2)
-
-
-def _modes(axis: Axes, directions: pd.DataFrame, steps: int) -> None:
-    """How much of each direction is learned, against its loudness; a point's area is its share of variance."""
-    colours = ["0.2", style.ACCENT, "#56B4E9"]
-    markers = "o^D"
-    for i, (way, group) in enumerate(directions.groupby("way", sort=False)):
-        axis.scatter(
-            group.loudness,
-            group.learned.clip(*_CLIP),
-            s=6 + 600 * group.share,
-            label=way,
-            marker=markers[i % len(markers)],
-            facecolor="none",
-            edgecolor=colours[i % len(colours)],
-            lw=0.8,
-        )
-    curve = np.geomspace(directions.loudness.min(), 1, 200)
-    axis.plot(curve, 1 - (1 - curve) ** steps, color="0.2", lw=1, label="GD, theory")
-    axis.set(xscale="log", xlabel="$\\lambda_i / \\lambda_1$", ylabel=f"part learned in {steps} steps")
-    axis.legend(loc="lower right")
