@@ -77,15 +77,18 @@ def test_what_verdicts_must_obey(ends, threshold, wider):
         assert found["above"] is NO
 
 
-@pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (float("nan"), 1.0), (0.0, float("nan"))])
-def test_what_is_no_interval_has_no_verdict(low, high):
-    with pytest.raises(InputError, match="no interval runs from"):
-        verdict(low, high, 0.5, "above")
-
-
-def test_an_unknown_direction_has_no_verdict():
-    with pytest.raises(InputError, match="'beyond' is none of above, below, within"):
-        verdict(0.0, 1.0, 0.5, "beyond")
+@pytest.mark.parametrize(
+    ("low", "high", "direction", "match"),
+    [
+        (1.0, 0.0, "above", "no interval runs from"),
+        (float("nan"), 1.0, "above", "no interval runs from"),
+        (0.0, float("nan"), "above", "no interval runs from"),
+        (0.0, 1.0, "beyond", "'beyond' is none of above, below, within"),
+    ],
+)
+def test_what_is_no_interval_or_no_direction_has_no_verdict(low, high, direction, match):
+    with pytest.raises(InputError, match=match):
+        verdict(low, high, 0.5, direction)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +146,7 @@ def test_numbers_are_shown_in_the_claims_unit(unit, direction, threshold, asked,
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        (
-            'why = "a quarter"',
-            'why = "a quarter"\nverdict = "holds here"',
-            "'one' sets a verdict: verdicts are computed",
-        ),
+        ('why = "a', 'verdict = "holds here"\nwhy = "a', "'one' sets a verdict: verdicts are computed"),
         ('why = "a quarter"', "", "'one': why"),
         ('section = "', 'setcion = "', r"'one': section.*setcion"),
         ("§5.1", "figure 2", "section = 'figure 2' of a finding: give it as §5.3"),
@@ -180,12 +179,9 @@ def test_what_is_no_claim_is_refused(old, new, match):
         parse(TEXT.replace(old, new))
 
 
-def test_what_is_wrong_with_a_claim_is_said_in_one_line():
-    with pytest.raises(InputError) as error:
+def test_all_that_is_wrong_with_a_claim_is_said_in_one_line():
+    with pytest.raises(InputError, match=r"^[^\n]*direction[^\n]*unit[^\n]*$"):
         parse(TEXT.replace('"above"', '"over"').replace('"R²"', '"R2"'))
-    assert "\n" not in str(error.value)
-    assert "direction" in str(error.value)
-    assert "unit" in str(error.value)
 
 
 def test_a_claim_made_by_hand_is_checked_too():

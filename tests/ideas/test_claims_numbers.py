@@ -325,9 +325,9 @@ def dear(**dear_blocks):
     [((0, 1), (0, 1), 1.0), ((0,), (0, 1, 2, 3), 0.25), ((0,), (1,), 0.0), ((), (), 1.0), ((0, 9), (0, 11), 1.0)],
 )
 def test_critical_early_blocks_overlap_by_hand(first, second, value):
-    found = read("critical_overlap", dear(a=first, b=second))[TOGETHER]
-    assert found.estimate.low <= found.estimate.value == pytest.approx(value)
-    assert found.estimate.value <= found.estimate.high
+    found = read("critical_overlap", dear(a=first, b=second))[TOGETHER].estimate
+    assert found.low <= found.value == pytest.approx(value)
+    assert found.value <= found.high
 
 
 def test_blocks_that_may_be_critical_widen_the_overlap():
