@@ -173,12 +173,10 @@ def correlation(orders: Float[np.ndarray, "runs blocks"]) -> float:
 
 
 def agreement(orders: Float[np.ndarray, "runs blocks"], draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """Do several runs have one order? Their `correlation`, and its p-value.
+    """Do two or more runs have one order? Their `correlation`, and its p-value.
 
     The p-value is the share of independent shuffles of the blocks that agree as well.
     """
-    if min(orders.shape) < 2:
-        raise InputError(f"an agreement takes two runs and two blocks or more, got {orders.shape}")
     tested = stats.permutation_test(
         stats.rankdata(orders, axis=1),
         _mean_correlation,

@@ -204,7 +204,7 @@ def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Ite
 
     A fold is left out of one `side`: `fit`, `score` or `none`.
     """
-    step = len(factors) - 1 if protocol.rows in (MOST, LIMIT) else _step_of(protocol.rows, factors)
+    step = len(factors) - 1 if protocol.rows in (MOST, LIMIT) else list(factors).index(int(protocol.rows))
     rows = {"position_0": protocol.position_0 == "in", "loud": protocol.loud != "rows out"}
     train_folds = select(groups, False, step, **rows)
     test_folds = select(groups, True, step, **rows)
@@ -225,14 +225,6 @@ def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Ite
         yield {"side": "fit", "fold": fold, "r2": score(refit, fitted, test)}
     for fold, others in enumerate(left_out(test_folds)):
         yield {"side": "score", "fold": fold, "r2": score(affine, train, others)}
-
-
-def _step_of(rows: str, factors: Sequence[int]) -> int:
-    """The step at which there are so many train rows an input."""
-    known = [str(factor) for factor in factors]
-    if rows not in known:
-        raise InputError(f"no {rows} train rows an input were measured: there are {', '.join(known)}; use more text")
-    return known.index(rows)
 
 
 def jackknife(values: Iterable[float]) -> Estimate:
