@@ -125,9 +125,8 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figure:
     """What changing massive outputs does to the blocks behind their writer, a row of panels a model.
 
-    `effects` has columns model, intervention, block, r2, r2_ordinary and change_ordinary with intervals; the first
-    block of a model is the writer, and is not drawn. `highlighted` says what the legend calls those interventions that
-    are drawn over depth, beside the model as it is.
+    The first block of a model is the writer, and is not drawn. `highlighted` says what the legend calls those
+    interventions that are drawn over depth, beside the model as it is.
     """
     later = effects[effects["block"] > effects.groupby("model")["block"].transform("min")]
     if later.empty:

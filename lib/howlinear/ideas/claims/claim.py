@@ -101,44 +101,23 @@ Kind = Literal["finding", "falsifier", "press", "ours"]
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Claim:
-    """One row of the ledger, as `claims.toml` states it.
-
-    Attributes:
-        id: its short name.
-        section: where the paper says it, as `§5.3`; of what others say, who they are; or `ours`.
-        sentence: what is claimed, in our words and with the paper's scope.
-        paper: what the paper gives for it, in words.
-        notebook: stem of the notebook that shows it, whose results are read.
-        statistic: name of the number in `numbers.STATISTICS`.
-        asks: what that number is, in words.
-        threshold: what it must clear.
-        direction: `above`, `below`, or `within` ± threshold.
-        unit: one of `UNITS`.
-        why: why this threshold.
-        scope: whether the paper says it of every model or shows it in some.
-        kind: a finding of the paper, what would falsify its main one, the press's, or a claim of our own.
-        quoted: the paper's own values of the statistic where its text alone gives them: of what → value.
-        unpublished: why the paper publishes no number to compare with; empty where it does.
-
-    Raises:
-        ValueError: a value of the wrong kind, or one that cannot be.
-    """
+    """One row of the ledger, as `claims.toml` states it; a `ValueError` says what is wrong with a value."""
 
     id: Text
-    section: Text
-    sentence: Text
-    paper: Text
-    notebook: Annotated[str, StringConstraints(pattern=r"^\d\d_\w+$")]
-    statistic: Annotated[str, _known(STATISTICS)]
-    asks: Text
-    threshold: float
-    direction: Direction
+    section: Text  # where the paper says it, as `§5.3`; of what others say, who they are; or `ours`
+    sentence: Text  # what is claimed, in our words and with the paper's scope
+    paper: Text  # what the paper gives for it, in words
+    notebook: Annotated[str, StringConstraints(pattern=r"^\d\d_\w+$")]  # the stem of the one whose results are read
+    statistic: Annotated[str, _known(STATISTICS)]  # the number that it is judged by
+    asks: Text  # what that number is, in words
+    threshold: float  # what it must clear
+    direction: Direction  # `within` is ± threshold
     unit: Annotated[str, _known(UNITS)]
-    why: Text
-    scope: Scope = "every model"
-    kind: Kind = "finding"
-    quoted: dict[str, float] = field(default_factory=dict)
-    unpublished: str = ""
+    why: Text  # this threshold
+    scope: Scope = "every model"  # whether the paper says it of every model or shows it in some
+    kind: Kind = "finding"  # of the paper, or what would falsify its main one, the press's, or one of our own
+    quoted: dict[str, float] = field(default_factory=dict)  # the paper's own values where its text alone gives them
+    unpublished: str = ""  # why the paper publishes no number to compare with; empty where it does
 
     @model_validator(mode="after")
     def _findings_have_a_section(self) -> Claim:
@@ -212,10 +191,7 @@ def margin(low: float, high: float, threshold: float, direction: str) -> tuple[f
 
 
 def verdict(low: float, high: float, threshold: float, direction: str) -> Verdict:
-    """Holds if the whole interval clears the threshold, does not if it all lies beyond it the other way, else mixed.
-
-    Arguments and errors as of `margin`.
-    """
+    """Holds if the whole interval clears the threshold, does not if it all lies beyond it the other way, else mixed."""
     worst, best = margin(low, high, threshold, direction)
     if worst > 0:
         return Verdict.HOLDS

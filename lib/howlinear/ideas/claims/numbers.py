@@ -203,11 +203,7 @@ def early(depth: int) -> int:
 
 
 def critical(blocks: pd.DataFrame) -> tuple[set[int], set[int], set[int]]:
-    """Early blocks of all of a model's whose swap costs over `CRITICAL` times the median of the later ones.
-
-    Returns:
-        Those that surely do (by the lower end), those that do (by the value), those that may (by the upper end).
-    """
+    """Early blocks whose swap surely costs over `CRITICAL` times the median of later ones, that do, and that may."""
     value, low, high = intervals(blocks, "dppl")
     first_later = early(len(blocks))
     typical = np.median(value[first_later:]) if first_later else 0.0

@@ -120,11 +120,7 @@ def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int]) -> pd.
 
 
 def plant_teacher(captured: BlockCapture, block: Hidden, power: int) -> tuple[BlockCapture, Hidden]:
-    """A pure teacher of one degree, to try methods on: the block's own inputs and weights, but every neuron He_power.
-
-    Returns:
-        The capture with the teacher's outputs, and the teacher.
-    """
+    """The rows of a pure teacher of one degree, and itself: the block's own weights, but every neuron He_power."""
     mean, deviation = block.spread(sum(captured.train))
 
     def bend(z: Tensor) -> Tensor:

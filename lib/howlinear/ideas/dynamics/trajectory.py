@@ -104,11 +104,7 @@ def revisions(
     steps: Collection[int] = DOUBLINGS,
     load: Callable[..., PreTrainedModel] = load_model,
 ) -> Iterator[dict]:
-    """Measure a model's public revisions, one in memory at a time.
-
-    Yields:
-        A snapshot per revision, as in trajectory.json but without a training loss; `Trajectory.of` takes a list.
-    """
+    """Measure a model's public revisions, one in memory at a time: a snapshot each, as `Trajectory.of` takes them."""
     if not has_revisions(source):
         raise InputError(f"{source} has no public revisions; EleutherAI's Pythias have, as EleutherAI/pythia-160m")
     strange = sorted(set(steps) - set(PUBLIC))

@@ -46,11 +46,7 @@ Groups = Mapping[Group, Moments]
 def stream_groups(
     model: PreTrainedModel, layout: Layout, memory: int = MEMORY, blocks: Iterable[int] | None = None
 ) -> Iterator[tuple[int, Groups]]:
-    """The moments of blocks, all by default, group by group, with so many bytes held at a time: above, they take turns.
-
-    Yields:
-        A block's number, and its moments.
-    """
+    """Block by block, of all by default, the moments of its groups; with more than `memory` bytes they take turns."""
     every_site = sites(model, blocks)
     thresholds = measure_loudness(model, layout, every_site)
     most_groups = FOLDS * (len(layout.factors) + 1) * 4

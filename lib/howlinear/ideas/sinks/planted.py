@@ -19,11 +19,7 @@ Change = Callable[[Tensor, Tensor], Tensor]
 
 @contextmanager
 def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreTrainedModel]:
-    """Change what a block writes while the context lasts, also where it keeps its FFN in two modules.
-
-    Yields:
-        The model.
-    """
+    """Change what a block writes while the context lasts, also where it keeps its FFN in two modules."""
     (site,) = sites(model, [block])
     inputs: list[Tensor] = []
 
@@ -49,12 +45,8 @@ def sunk(
 ) -> Iterator[PreTrainedModel]:
     """Plant a sink in two steps, as trained models have them: an earlier block marks the token, this one writes.
 
-    The one that marks, `marking`, is by default the block before.
-
-    Without the mark no line could tell the token from others, and the block would be bent rather than straight.
-
-    Yields:
-        The model.
+    The one that marks, `marking`, is by default the block before. Without the mark no line could tell the token from
+    others, and the block would be bent rather than straight.
     """
     marking = block - 1 if marking is None else marking
     with planted(model, marking, sink(mark)), planted(model, block, sink(vector)):

@@ -38,17 +38,10 @@ FIRST = -1
 
 
 class Sides:
-    """Rows of a block on one text, added up by token.
-
-    Attributes:
-        train: the rows to fit on.
-        by_kind: rare and frequent held-out rows.
-        held_out: all held-out rows.
-        previous: both sides once more, added up by the token before; empty unless that was asked for.
-    """
+    """Rows of a block on one text, added up by token."""
 
     def __init__(self, sums: Sequence[TokenSums]):
-        """Take the sums of `groupings`, in their order."""
+        """Take the sums of `groupings`, in their order; those by the token before only if these were asked for."""
         self.train, rare, frequent, *self.previous = sums
         self.by_kind = {RARE: rare, FREQUENT: frequent}
         self.held_out = TokenSums.joined(rare, frequent)
