@@ -199,19 +199,14 @@ def test_layouts_keep_every_token_and_its_place():
     assert layout.cut_anew(2, 0).rows.ids.shape == (2 * len(rows.ids), 2)
 
 
-def test_a_bos_that_rows_begin_with_stands_once_in_a_longer_sequence():
-    rows = even_folds(rows_of(32, seq_len=4, folds=2), [8])
+def test_a_bos_that_rows_begin_with_stands_once_in_a_longer_and_in_a_shorter_sequence():
+    rows = even_folds(rows_of(32, seq_len=8, folds=2), [16])
     rows.ids[:, 0] = TOKEN
     assert opening_of(rows, TOKEN) == 1
     assert opening_of(rows, TOKEN + 1) == opening_of(rows, None) == 0
-    longer = Layout.of(rows).cut_anew(8, 1)
+    longer = Layout.of(rows).cut_anew(16, 1)
     assert longer.rows.ids[0].tolist() == [TOKEN, *rows.ids[:2, 1:].flatten().tolist()]
-    assert longer.place[0].tolist() == [-1, 1, 2, 3, 5, 6, 7]
-
-
-def test_a_bos_that_rows_begin_with_stands_once_in_a_shorter_sequence():
-    rows = even_folds(rows_of(32, seq_len=8, folds=2), [8])
-    rows.ids[:, 0] = TOKEN
+    assert longer.place[0].tolist() == [-1, *range(1, 8), *range(9, 16)]
     shorter = Layout.of(rows).cut_anew(4, 1)
     assert shorter.place[:2].tolist() == [[-1, 1, 2, 3], [-1, 4, 5, 6]]  # of seven tokens the last is in neither
     assert (shorter.rows.ids[:, 0] == TOKEN).all()

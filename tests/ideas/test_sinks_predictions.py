@@ -39,26 +39,16 @@ def test_the_papers_blocks_are_predicted_one_by_one():
     table = predictions()
     assert len(table) == len(load_published()) == 36
     falls = table[table["falls"]]
-    assert [(row.model, row.block) for row in falls.itertuples()] == [
-        ("gpt2", 1),
-        ("gpt2", 2),
-        ("gpt2", 3),
-        ("gpt2", 10),
-        ("gpt2", 11),
-        ("pythia-160m", 3),
-        ("pythia-160m", 10),
-        ("llama-160m", 3),
-        ("llama-160m", 11),
-    ]
+    assert falls.groupby("model")["block"].agg(list).to_dict() == {
+        "gpt2": [1, 2, 3, 10, 11],
+        "pythia-160m": [3, 10],
+        "llama-160m": [3, 11],
+    }
 
 
 def blocks(model, *falls):
-    rows = []
-    for block, fall in enumerate(falls):
-        rows.append(
-            {"model": model, "block": block, "r2": 0.9, "r2_ordinary": 0.9 - fall, "massive_rows": 3, "fall": fall}
-        )
-    return pd.DataFrame(rows)
+    table = pd.DataFrame({"model": model, "block": range(len(falls)), "fall": falls, "r2": 0.9, "massive_rows": 3})
+    return table.assign(r2_ordinary=table["r2"] - table["fall"])
 
 
 def test_predictions_are_held_against_what_was_measured(published):
