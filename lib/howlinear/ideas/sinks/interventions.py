@@ -11,6 +11,7 @@ noise on the writer's ordinary outputs, of a size found by bisection at which th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -122,14 +123,10 @@ def bos_of(model: PreTrainedModel) -> int | None:
 def possible_lengths(model: PreTrainedModel, rows: TokenRows, lengths: Iterable[int]) -> list[int]:
     """The other lengths of a sequence that the model reads and every document fold of the text fills, ascending."""
     seq_len = rows.ids.shape[1]
-    longest = longest_sequence(model) or float("inf")
     fewest = min(len(members) for test in (False, True) for members in rows.folds(test))
-    possible = []
-    for length in lengths:
-        whole_times = length % seq_len == 0 or seq_len % length == 0
-        if length != seq_len and whole_times and 1 < length <= min(longest, fewest * seq_len):
-            possible.append(length)
-    return sorted(possible)
+    longest = min(longest_sequence(model) or float("inf"), fewest * seq_len)
+    whole_times = [length for length in lengths if length % seq_len == 0 or seq_len % length == 0]
+    return sorted(length for length in whole_times if length != seq_len and 1 < length <= longest)
 
 
 def even_folds(rows: TokenRows, lengths: Sequence[int]) -> TokenRows:
@@ -247,13 +244,12 @@ class _Block:
 
     def __init__(self) -> None:
         self.ordinary: dict[tuple[bool, int], Moments] = {}
-        self.others: dict[tuple[bool, int], list[tuple[Tensor, Tensor]]] = {}
+        self.others: dict[tuple[bool, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         self.norms: list[Tensor] = []
 
     def update(self, fold: tuple[bool, int], x: Tensor, y: Tensor, ordinary: Tensor) -> None:
         if fold not in self.ordinary:
             self.ordinary[fold] = Moments(x.shape[1], y.shape[1], x.device)
-            self.others[fold] = []
         self.ordinary[fold].update(x[ordinary], y[ordinary])
         self.others[fold].append((x[~ordinary].float(), y[~ordinary].float()))
         self.norms.append(torch.linalg.vector_norm(y.float(), dim=1))

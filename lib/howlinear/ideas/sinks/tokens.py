@@ -8,6 +8,7 @@ opposite sides, so the sign of the cosine between two blocks' mean massive outpu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 import pandas as pd
 import torch
@@ -129,22 +130,17 @@ def earlier_writers(flow: pd.DataFrame) -> dict[str, int]:
 def cosine_table(looks: Looks) -> pd.DataFrame:
     """Cosines between the mean massive outputs of every two blocks of a model; table `cosines`."""
     rows = []
-    massive = _massive_rows(looks)
-    for (model, block), heavy in massive.items():
-        for (other_model, other), other_heavy in massive.items():
-            if other_model == model:
-                rows.append({"model": model, "block": block, "other": other, "cosine": _cosine(heavy, other_heavy)})
+    pairs = product(_massive_rows(looks).items(), repeat=2)
+    for ((model, block), heavy), ((other_model, other), other_heavy) in pairs:
+        if other_model == model:
+            rows.append({"model": model, "block": block, "other": other, "cosine": _cosine(heavy, other_heavy)})
     return pd.DataFrame(rows, columns=["model", "block", "other", "cosine"])
 
 
 def _massive_rows(looks: Looks) -> dict[tuple[str, int], HeavyRows]:
     """The massive rows of every block that has one."""
-    found = {}
-    for place, seen in looks.items():
-        massive = seen.heavy.beyond()
-        if len(massive):
-            found[place] = massive
-    return found
+    massive = {place: seen.heavy.beyond() for place, seen in looks.items()}
+    return {place: rows for place, rows in massive.items() if len(rows)}
 
 
 def _cosine(rows: HeavyRows, others: HeavyRows) -> float:
