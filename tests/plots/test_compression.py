@@ -75,7 +75,6 @@ def test_curves_lie_above_and_costs_below():
         assert (band.min(), band.max()) == pytest.approx((drawn.r2_low.min(), drawn.r2_high.max()))
         data = bottom.containers[i][0]
         np.testing.assert_array_equal(data.get_xydata(), rows[["share", "delta"]])
-        np.testing.assert_allclose(bars(bottom.containers[i]), rows[["delta_low", "delta_high"]])
         assert to_hex(data.get_color()) == style.look(model)["color"].lower()
     assert (bottom.get_xscale(), bottom.get_yscale(), top.get_yscale()) == ("log", "log", "linear")
     assert bottom.get_ylim()[0] == pytest.approx(points.delta.abs().min() / 3)
@@ -112,7 +111,6 @@ def test_a_panel_per_model_and_a_line_per_way(models, ways):
         for container, way in zip(axis.containers, ways, strict=True):
             rows = table[(table.model == model) & (table.way == way)]
             np.testing.assert_allclose(container[0].get_xydata(), np.stack([100 * rows.share, rows.delta], 1))
-            np.testing.assert_allclose(bars(container), rows[["delta_low", "delta_high"]])
 
 
 # --- healing

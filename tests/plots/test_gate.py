@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import bars, every, legend, texts, titles, with_ends
+from helpers.drawn import every, legend, texts, titles, with_ends
 from howlinear.plots import gate, style
 
 KINDS = {"gate": 0.6, "oracle": 0.7, "random": 0.3}
@@ -33,7 +33,6 @@ def test_shares_have_a_panel_per_model_and_a_mark_per_kind():
             of_kind = table[(table["model"] == model) & (table["kind"] == kind)]
             np.testing.assert_allclose(container[0].get_ydata().astype(float), 100 * of_kind["share"])
             np.testing.assert_allclose(container[0].get_xdata().astype(float), of_kind["block"], atol=0.4)
-            np.testing.assert_allclose(bars(container), 100 * of_kind[["share_low", "share_high"]])
         faces = [container.lines[0].get_markerfacecolor() for container in ax.containers]
         assert faces[0] == style.look(model)["color"]
         assert faces[1] == "white"

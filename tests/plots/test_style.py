@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import every, legend, titles
+from helpers.drawn import bars, every, legend, titles
 from howlinear.plots import style
 
 
@@ -41,8 +41,12 @@ def test_the_models_of_a_run_keep_their_looks_in_every_figure():
 
 def test_error_bars_reach_from_the_value_to_both_ends():
     table = pd.DataFrame({"r2": [1, 2], "r2_low": [0.5, 1.75], "r2_high": [3.0, 2.0]})
-    bars = style.error_bars(table, "r2")
-    np.testing.assert_array_equal(bars, [[0.5, 0.25], [2.0, 0.0]])
+    np.testing.assert_array_equal(style.error_bars(table, "r2"), [[0.5, 0.25], [2.0, 0.0]])
+    axis = plt.figure().add_subplot()
+    style.draw_intervals(axis, [7, 8], table, "r2")
+    (drawn,) = axis.containers
+    assert drawn[0].get_xydata().tolist() == [[7, 1], [8, 2]]
+    assert bars(drawn).tolist() == [[0.5, 3], [1.75, 2]]
 
 
 def test_the_papers_points_lie_behind_thin_and_grey_in_the_marker_of_their_model():

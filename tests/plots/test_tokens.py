@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from helpers.drawn import bars, every, texts, titles, with_ends
+from helpers.drawn import every, texts, titles, with_ends
 from howlinear.plots import style, tokens
 
 
@@ -13,16 +13,17 @@ def table(*models, blocks=3):
     return with_ends(found.assign(r2_carried=0.6 - found["block"], **numbers), 0.02, 0.03, *numbers)
 
 
-@pytest.mark.parametrize(("draw", "drawn"), [(tokens.parts, 2), (tokens.tables, 3)])
-def test_each_model_has_a_panel_with_its_columns_and_intervals(draw, drawn):
+@pytest.mark.parametrize(
+    ("draw", "columns"),
+    [(tokens.parts, ["r2_between", "r2_within"]), (tokens.tables, ["r2_table", "r2_both", "r2_previous"])],
+)
+def test_each_model_has_a_panel_with_its_columns_and_intervals(draw, columns):
     own = table("mini-gpt2", "mini-llama")
     figure = draw(own)
     assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama"]
-    for axis in figure.axes:
-        curves = [container for container in axis.containers if hasattr(container, "has_yerr")]
-        assert len(curves) == drawn
-        for container in curves:
-            np.testing.assert_allclose(np.diff(bars(container)), 0.05)
+    for axis, (_, of_model) in zip(figure.axes, own.groupby("model"), strict=True):
+        drawn = [curve.lines[0].get_ydata() for curve in axis.containers if hasattr(curve, "has_yerr")]
+        np.testing.assert_allclose(np.array(drawn, float), of_model[columns].T)
         low, high = axis.get_ylim()
         assert low >= -0.5  # however far below 0 a block lies
         assert high > 1
