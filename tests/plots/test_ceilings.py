@@ -120,12 +120,6 @@ def test_no_trained_block_lies_below_the_axis_and_a_wide_bracket_of_fresh_ones_d
     assert profile(ceilings(gpt2=[0.9])).axes[0].get_ylim()[0] == pytest.approx(-0.02)
 
 
-def test_a_profile_goes_where_it_is_told():
-    figure, axis = plt.subplots()
-    assert profile(ceilings(gpt2=[0.9, 0.4]), axis) is figure
-    assert len(axis.containers) == 1
-
-
 def with_costs(frame, **costs):
     """The same blocks with what their swaps cost; NaN of a model that is not named."""
     rows = [(model, block, cost) for model, values in costs.items() for block, cost in enumerate(values)]

@@ -186,14 +186,21 @@ def layers(
     the line, open ones the line with products.
     """
     figure, (depth, cost) = style.row_of_panels(["what depth is worth", "what products are worth"], 2.7)
-    fits = _fits(blocks, controls)
+    # R² of the line, of the line with products, and of each control, a row a block that has controls
+    keys = ["model", "block"]
+    of_controls = controls.pivot_table(index=keys, columns="control", values="r2", sort=False)
+    of_controls.columns = [control.replace("2x", " 2×") for control in of_controls.columns]
+    of_probe = blocks.set_index(keys)[["r2", "r2_poly"]].set_axis(["line", "+ products"], axis=1)
+    fits = of_probe.join(of_controls, how="right")
     names = list(fits.columns)
     has_papers = published is not None and len(published) > 0
     if has_papers:
         hidden = {"linestyle": "", "label": "_"}
         style.draw_published(cost, published, "block", "dppl_linear", **hidden)
         style.draw_published(cost, published, "block", "dppl_poly", **hidden, markerfacecolor="white")
-    step = _SHIFT * _scale_of_depth(layers)
+    # in a deep model points stand as many times as far apart, to be told apart as in one of twelve blocks
+    deepest = layers["block"].max() if len(layers) else 0
+    step = _SHIFT * (deepest / 12 if deepest > style.DEEP else 1.0)
     shifts = style.side_by_side(layers["model"], 2 * step)
     for model, shift in shifts.items():
         look = style.look(model)
@@ -227,15 +234,6 @@ def layers(
     return figure
 
 
-def _fits(blocks: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
-    """R² of the line, of the line with products, and of each control, a row a block that has controls."""
-    keys = ["model", "block"]
-    of_controls = controls.pivot_table(index=keys, columns="control", values="r2", sort=False)
-    of_controls.columns = [control.replace("2x", " 2×") for control in of_controls.columns]
-    of_probe = blocks.set_index(keys)[["r2", "r2_poly"]]
-    return of_probe.set_axis(["line", "+ products"], axis=1).join(of_controls, how="right")
-
-
 def _draw_costs(ax: Axes, layers: pd.DataFrame, look: dict[str, str], shift: float, step: float) -> None:
     """One model's costs of a swap with their bars, the line and the line with products `step` blocks apart."""
     faces = {"dppl": look["color"], "dppl_poly": "white"}
@@ -245,9 +243,3 @@ def _draw_costs(ax: Axes, layers: pd.DataFrame, look: dict[str, str], shift: flo
         dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
         places = layers["block"] + shift + aside[cost]
         style.draw_intervals(ax, places, layers, cost, elinewidth=0.5, label=labels[cost], **dots)
-
-
-def _scale_of_depth(table: pd.DataFrame) -> float:
-    """How many times as far apart points must stand in a deep model to be told apart as in one of twelve blocks."""
-    deepest = table["block"].max() if len(table) else 0
-    return deepest / 12 if deepest > style.DEEP else 1.0

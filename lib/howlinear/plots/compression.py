@@ -11,7 +11,6 @@ from itertools import cycle
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -40,19 +39,15 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
         if signal.get("exact"):
             axis.plot([least, most], [least, most], color=style.GREY, lw=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel=signal["label"])
-        _enough_ticks(axis)
+        # powers of ten across; between them 2 and 5 as well where the numbers reach over less than two decades
+        lowest, highest = axis.get_xlim()
+        if highest / lowest < 100:
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
     axes[0].set_ylabel("measured cost, nats / token")
     style.legend(axes[0], ncols=4)
     return figure
-
-
-def _enough_ticks(axis: Axes) -> None:
-    """Powers of ten across; between them 2 and 5 as well where the numbers reach over less than two decades."""
-    least, most = axis.get_xlim()
-    if most / least < 100:
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_formatter("")
 
 
 def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame) -> Figure:

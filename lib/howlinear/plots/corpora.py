@@ -82,7 +82,10 @@ def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
     style.panels(axes[0], models)
     for above, below, model in zip(axes[0], axes[1], models, strict=True):
         of_model = drops[drops["model"] == model]
-        image = _matrix(above, mean_matrix(curves[curves["model"] == model], of_model))
+        # R² of the column's own maps, less what the row's lose there
+        own = curves[curves["model"] == model].groupby("corpus", sort=False)["r2"].mean()
+        lost = of_model.pivot_table(index="fitted", columns="scored", values="drop")
+        image = _matrix(above, own - lost.reindex(index=own.index, columns=own.index).fillna(0.0))
         for corpus in others:
             curve = of_model[(of_model["fitted"] == main) & (of_model["scored"] == corpus)]
             _curve(below, curve, "drop", corpora.index(corpus), label=f"scored on {corpus}")
@@ -95,16 +98,6 @@ def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
     if others:
         style.legend(axes[1, 0], loc="outside lower center", handlelength=3)
     return figure
-
-
-def mean_matrix(curves: pd.DataFrame, drops: pd.DataFrame) -> pd.DataFrame:
-    """Mean R² over one model's blocks, fitted on the row's corpus and scored on the column's.
-
-    It is that of the column's own maps, less what the row's lose there.
-    """
-    own = curves.groupby("corpus", sort=False)["r2"].mean()
-    lost = drops.pivot_table(index="fitted", columns="scored", values="drop")
-    return own - lost.reindex(index=own.index, columns=own.index).fillna(0.0)
 
 
 def _curve(ax: Axes, table: pd.DataFrame, name: str, place: int, label: str) -> None:

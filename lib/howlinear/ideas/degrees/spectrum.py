@@ -24,7 +24,6 @@ from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, whitening
 from howlinear.core.gaussian import Hidden, hermite
-from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.degrees.nested import CHUNK, nested
 from howlinear.instrument.capture import BlockCapture
@@ -69,7 +68,9 @@ def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool 
         raise InputError(f"degree {degree}: neurons add to the line from degree 2 on")
     sample = captured.rows_in_folds()
     moments = sum(captured.train)
-    gate = _standardised_gate(block, moments)
+    mean, deviation = block.spread(moments)
+    deviation = torch.where(deviation > 0, deviation, 1.0)  # a pre-activation that never moves stays at 0
+    gate = AffineMap(block.gate.weight / deviation, (block.gate.bias - mean) / deviation)
     count = degree + 1 if block.up is None else degree  # terms of a neuron: u ⊙ He_j(g) has degree j + 1
     train = torch.cat(sample.folds(test=False))
     every = math.ceil(len(train) / FIT_ROWS)
@@ -131,13 +132,6 @@ def plant_teacher(captured: BlockCapture, block: Hidden, power: int) -> tuple[Bl
     outputs = teacher(captured.sample.x.double()).float()
     sample = replace(captured.sample, y=outputs)
     return replace(captured, sample=sample), teacher
-
-
-def _standardised_gate(block: Hidden, moments: Moments) -> AffineMap:
-    """X to pre-activations at mean 0 and variance 1 over the rows in `moments`; one that never moves stays at 0."""
-    mean, deviation = block.spread(moments)
-    deviation = torch.where(deviation > 0, deviation, 1.0)
-    return AffineMap(block.gate.weight / deviation, (block.gate.bias - mean) / deviation)
 
 
 def _terms(gate: AffineMap, up: AffineMap | None, x: Float[Tensor, "n d_in"], count: int) -> list[Float[Tensor, "n m"]]:
