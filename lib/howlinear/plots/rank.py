@@ -134,7 +134,21 @@ def carried(
     axes[1, 0].set_xlabel("band of token frequency")
     axes[1, 0].set_ylabel("$R^2$ within the band")
 
-    _rises(axes[1, 1], blocks, heavy)
+    # filled, with intervals, without the heaviest rows, and open without position 0
+    rises = axes[1, 1]
+    for model, aside in style.side_by_side(blocks["model"], SIDE_BY_SIDE).items():
+        look = style.look(model)
+        dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
+        of_model = blocks[blocks["model"] == model]
+        places = of_model["block"] + aside
+        style.draw_intervals(rises, places, of_model, "rise_without_heaviest", elinewidth=0.5, **dots)
+        rises.plot(places, of_model["rise_without_first"], mfc="white", **dots)
+    rises.axhline(0, color=style.GREY, lw=0.6)
+    style.label_filled_and_open(rises, f"heaviest {heavy:.0%}", "position 0")
+    style.number_blocks(rises)
+    rises.set_ylabel("rise of $R^2$ without them")
+    beside_title = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}  # off the bars
+    rises.legend(**beside_title, ncols=2)
     style.legend(axes[0, 0], ncols=4, handlelength=2.8)
     return figure
 
@@ -148,19 +162,3 @@ def _curves(ax: Axes, table: pd.DataFrame, across: str) -> None:
         ax.plot(places, by_block.to_numpy(), color=look["color"], lw=0.5, alpha=0.5)
         ax.plot(places, by_block.mean(axis=1), **look)
         ax.set_xticks(places, [str(value) for value in by_block.index])
-
-
-def _rises(ax: Axes, blocks: pd.DataFrame, heavy: float) -> None:
-    """By how much R² rises without the heaviest rows (filled, with intervals) and without position 0 (open)."""
-    for model, aside in style.side_by_side(blocks["model"], SIDE_BY_SIDE).items():
-        look = style.look(model)
-        dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
-        of_model = blocks[blocks["model"] == model]
-        places = of_model["block"] + aside
-        style.draw_intervals(ax, places, of_model, "rise_without_heaviest", elinewidth=0.5, **dots)
-        ax.plot(places, of_model["rise_without_first"], mfc="white", **dots)
-    ax.axhline(0, color=style.GREY, lw=0.6)
-    style.label_filled_and_open(ax, f"heaviest {heavy:.0%}", "position 0")
-    style.number_blocks(ax)
-    ax.set_ylabel("rise of $R^2$ without them")
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2, ncols=2)  # beside the title, off the bars

@@ -171,15 +171,11 @@ def summarise(claims: Sequence[Claim], verdicts: pd.DataFrame, thresholds: pd.Da
     decided = verdicts[verdicts["verdict"].isin(DECIDED)]
     of_claims = {claim: map(Verdict, found) for claim, found in decided.groupby("claim")["verdict"]}
     different = thresholds.groupby(["claim", "model"])["verdict"].nunique().groupby("claim").max()
-    rows = []
-    for claim in claims:
-        row: dict[str, Any] = {"claim": claim.id}
-        for key in ("section", "kind", "notebook", "unit", "threshold", "direction"):
-            row[key] = getattr(claim, key)
-        row["verdict"] = str(claim.together(of_claims.get(claim.id, [])))
-        row["steady"] = different[claim.id] == 1 if claim.id in different else None
-        rows.append(row)
-    return pd.DataFrame(rows)
+    asked = ["id", "section", "kind", "notebook", "unit", "threshold", "direction"]
+    table = pd.DataFrame([asdict(claim) for claim in claims])[asked].rename(columns={"id": "claim"})
+    table["verdict"] = [str(claim.together(of_claims.get(claim.id, []))) for claim in claims]
+    table["steady"] = [different[claim.id] == 1 if claim.id in different else None for claim in claims]
+    return table
 
 
 # Showing
