@@ -48,17 +48,10 @@ def costs(sunk):
     return cost_table("tiny", model, looks, rows, [0, BLOCK])
 
 
-def test_the_planted_sink_is_found_in_its_block(sunk):
-    _, rows, looks = sunk
-    massive = looks["tiny", BLOCK].heavy.beyond()
-    assert len(massive) == len(rows.ids)
-    assert (massive.position == 0).all()
-    assert looks["tiny", 0].solved.massive_rows == 0
-
-
-def test_a_map_of_ordinary_rows_with_sinks_left_alone_is_far_cheaper(costs):
+def test_a_map_of_ordinary_rows_with_sinks_left_alone_is_far_cheaper(sunk, costs):
     nats = costs.query("block == @BLOCK").set_index("kind")["nats"]
     assert list(nats.index) == list(KINDS)
+    assert (costs.query("block == @BLOCK")["massive_rows"] == len(sunk[1].ids)).all()
     assert nats["a"] > 0.2
     assert nats["b"] > 0.2  # it is the fit of all other rows that is spoilt
     assert nats["c"] > 0.2  # that map knows nothing of sinks,
