@@ -96,9 +96,16 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
     # how much of each direction is learned, against its loudness; a point's area is its share of variance
     colours = ["0.2", style.ACCENT, "#56B4E9"]
     for i, (way, group) in enumerate(directions.groupby("way", sort=False)):
-        area = 6 + 600 * group.share
-        ring = {"marker": "o^D"[i % 3], "facecolor": "none", "edgecolor": colours[i % 3], "lw": 0.8}
-        modes.scatter(group.loudness, group.learned.clip(*_CLIP), area, **ring, label=way)
+        modes.scatter(
+            group.loudness,
+            group.learned.clip(*_CLIP),
+            s=6 + 600 * group.share,
+            label=way,
+            marker="o^D"[i % 3],
+            facecolor="none",
+            edgecolor=colours[i % 3],
+            lw=0.8,
+        )
     curve = np.geomspace(directions.loudness.min(), 1, 200)
     modes.plot(curve, 1 - (1 - curve) ** steps, color="0.2", lw=1, label="GD, theory")
     modes.set(xscale="log", xlabel="$\\lambda_i / \\lambda_1$", ylabel=f"part learned in {steps} steps")

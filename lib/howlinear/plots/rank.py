@@ -37,10 +37,27 @@ def median(
     for model, of_model in blocks.groupby("model", sort=False):
         look = style.look(model)
         across, up = of_model["r2"], of_model["median_r2"]
-        bars = style.error_bars(of_model, "median_r2"), style.error_bars(of_model, "r2")
-        ax.errorbar(across, up, *bars, fmt="none", ecolor=look["color"], elinewidth=0.5, alpha=0.5)
-        dots = {"color": look["color"], "marker": look["marker"], "edgecolors": "white", "linewidths": 0.4}
-        ax.scatter(across, up, _area(of_model["effective_rank"]), **dots, alpha=0.85, label=model)
+        ax.errorbar(
+            across,
+            up,
+            xerr=style.error_bars(of_model, "r2"),
+            yerr=style.error_bars(of_model, "median_r2"),
+            fmt="none",
+            ecolor=look["color"],
+            elinewidth=0.5,
+            alpha=0.5,
+        )
+        ax.scatter(
+            across,
+            up,
+            _area(of_model["effective_rank"]),
+            color=look["color"],
+            marker=look["marker"],
+            linewidths=0.4,
+            edgecolors="white",
+            alpha=0.85,
+            label=model,
+        )
     for _, row in planted.iterrows():
         ax.scatter(
             row["r2"], row["median_r2"], _area(row["effective_rank"]), color="white", marker="D", ec="black", lw=0.6

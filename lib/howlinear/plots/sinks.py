@@ -257,7 +257,11 @@ def _names_at(
         else:
             groups.append([block])
         last = place
-    return {heights[group[len(group) // 2]]: ", ".join(map(str, sorted(group))) for group in groups}
+    names = {}
+    for group in groups:
+        middle = heights[group[len(group) // 2]]
+        names[middle] = ", ".join(str(block) for block in sorted(group))
+    return names
 
 
 def _on_axis(cost: float) -> float:

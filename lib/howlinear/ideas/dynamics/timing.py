@@ -51,8 +51,13 @@ def departures(trajectory: Trajectory, patience: int = 2) -> Departures:
     below = trajectory.low[0] - trajectory.high
     sides = np.where(above > 0, 1, np.where(below > 0, -1, 0))
 
-    begins = [_begin(side, patience) for side in sides.T]
-    first_side = np.array([0 if begin is None else side[begin] for begin, side in zip(begins, sides.T, strict=True)])
+    begins = []
+    first_side = []
+    for side in sides.T:
+        begin = _begin(side, patience)
+        begins.append(begin)
+        first_side.append(0 if begin is None else side[begin])
+    first_side = np.array(first_side)
     gaps = np.where(first_side < 0, below, above)
     first = _passage(trajectory.steps, gaps, begins)
 
@@ -81,7 +86,10 @@ def settling(steps: Int[np.ndarray, " n"], values: Float[np.ndarray, "n curves"]
     band = (1 - share) * np.ptp(values, axis=0)
     off = values - values[-1]
     outside = np.abs(off) > band
-    begins = [int(np.flatnonzero(of_curve).max(initial=-1)) + 1 for of_curve in outside.T]
+    begins = []
+    for of_curve in outside.T:
+        steps_outside = np.flatnonzero(of_curve)
+        begins.append(int(steps_outside[-1]) + 1 if len(steps_outside) else 0)
     # the side from which each curve comes in: that of its last step outside
     before = np.maximum(begins, 1) - 1
     curves = np.arange(off.shape[1])

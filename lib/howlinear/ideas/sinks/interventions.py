@@ -125,8 +125,12 @@ def possible_lengths(model: PreTrainedModel, rows: TokenRows, lengths: Iterable[
     seq_len = rows.ids.shape[1]
     fewest = min(len(members) for test in (False, True) for members in rows.folds(test))
     longest = min(longest_sequence(model) or float("inf"), fewest * seq_len)
-    whole_times = [length for length in lengths if length % seq_len == 0 or seq_len % length == 0]
-    return sorted(length for length in whole_times if length != seq_len and 1 < length <= longest)
+    possible = []
+    for length in lengths:
+        whole_times = length % seq_len == 0 or seq_len % length == 0
+        if length != seq_len and whole_times and 1 < length <= longest:
+            possible.append(length)
+    return sorted(possible)
 
 
 def even_folds(rows: TokenRows, lengths: Sequence[int]) -> TokenRows:

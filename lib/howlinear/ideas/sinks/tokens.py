@@ -8,7 +8,6 @@ opposite sides, so the sign of the cosine between two blocks' mean massive outpu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import product
 
 import pandas as pd
 import torch
@@ -130,10 +129,11 @@ def earlier_writers(flow: pd.DataFrame) -> dict[str, int]:
 def cosine_table(looks: Looks) -> pd.DataFrame:
     """Cosines between the mean massive outputs of every two blocks of a model; table `cosines`."""
     rows = []
-    pairs = product(_massive_rows(looks).items(), repeat=2)
-    for ((model, block), heavy), ((other_model, other), other_heavy) in pairs:
-        if other_model == model:
-            rows.append({"model": model, "block": block, "other": other, "cosine": _cosine(heavy, other_heavy)})
+    massive = _massive_rows(looks)
+    for (model, block), heavy in massive.items():
+        for (other_model, other), other_heavy in massive.items():
+            if other_model == model:
+                rows.append({"model": model, "block": block, "other": other, "cosine": _cosine(heavy, other_heavy)})
     return pd.DataFrame(rows, columns=["model", "block", "other", "cosine"])
 
 
