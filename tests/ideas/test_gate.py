@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.families import small
 from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
@@ -170,11 +169,6 @@ def test_a_threshold_lets_a_share_of_the_rows_through(known):
 def test_a_share_that_is_none_is_refused(known, share):
     with pytest.raises(InputError, match="tokens on the line: give a number from 0 to 1"):
         known.gated(GATE, share)
-
-
-def test_an_unknown_rank_is_refused(known):
-    with pytest.raises(InputError, match="no rank is called luck: there are gate, oracle, random"):
-        known.gated("luck", 0.5)
 
 
 def test_a_line_is_not_fitted_anew_to_too_few_rows(known):
@@ -494,20 +488,7 @@ def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
     torch.testing.assert_close(off.detach(), expected, atol=1e-4, rtol=0)
 
 
-# --- what cannot be measured
-
-
-def test_an_encoder_is_refused_with_its_reason(rows):
-    with pytest.raises(InputError, match="predicts no next token, so it has no perplexity"):
-        measure.gated_modules(small("bert"), {}, rows)
-
-
 @pytest.mark.parametrize("limit", [0.0, -0.01, math.nan])
 def test_a_limit_that_allows_nothing_is_refused(gpt2, rows, limit):
     with pytest.raises(InputError, match="every change costs something, give more than 0"):
         search.choose_shares(gpt2, {}, rows, limit)
-
-
-def test_a_block_that_is_not_there_is_refused(gpt2, rows):
-    with pytest.raises(InputError, match="no block"):
-        measure.fit_gates(gpt2, split_in_three(rows), [17])

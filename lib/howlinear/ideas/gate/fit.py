@@ -66,8 +66,6 @@ class BlockGate:
         """The rank that a share of the rows to fit on does not exceed; infinite where all or none take the line."""
         if not 0 <= share <= 1:
             raise InputError(f"a share of {share} of the tokens on the line: give a number from 0 to 1")
-        if kind not in self.ranked:
-            raise InputError(f"no rank is called {kind}: there are {', '.join(self.ranked)}")
         if share == 1:
             return float("inf")
         count = round(share * len(self.ordinary))

@@ -1,7 +1,8 @@
 """How many tokens take the line in each block, and what it costs: tables of what is measured on held-out text.
 
 A gate saves no parameter: the block stays, and a line and d + 1 numbers come to it. What it saves is arithmetic, the
-block's multiplications for the tokens that take the line, less the line's own and the score's.
+block's multiplications for the tokens that take the line, less the line's own and the score's. What the columns mean
+stands in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -93,17 +94,16 @@ def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.Da
 
 
 def fit_gates(
-    model: PreTrainedModel, parts: Parts, blocks: Sequence[int] | None = None, seed: int = 0
+    model: PreTrainedModel, parts: Parts, blocks: Sequence[int], seed: int = 0
 ) -> tuple[dict[int, BlockGate], dict[int, BlockRows]]:
-    """Fit the gate of some blocks or all, by one pass over the text to fit on and one over the held-out text.
+    """Fit the gate of some blocks, by one pass over the text to fit on and one over the held-out text.
 
     Returns:
         Block → its gate, and block → its held-out rows.
     """
-    listened = sites(model, None if blocks is None else list(blocks))
-    numbers = [site.block for site in listened]
-    rows = block_rows(model, parts.fitting, numbers)
-    held_out = block_rows(model, parts.judging, numbers)
+    listened = sites(model, list(blocks))
+    rows = block_rows(model, parts.fitting, list(blocks))
+    held_out = block_rows(model, parts.judging, list(blocks))
     gates = {}
     for site in listened:
         gates[site.block] = fit_gate(whole(model, site), rows[site.block], held_out[site.block], seed)
@@ -130,12 +130,7 @@ def gated_modules(
 
 @torch.no_grad()
 def block_table(gates: Mapping[int, BlockGate], modules: Modules, held_out: Mapping[int, BlockRows]) -> pd.DataFrame:
-    """How much of the line's log error the score explains, held out, and what the gate does with massive rows.
-
-    Returns:
-        A row a block: `score_r2` with its interval; how many held-out rows are massive, and how many of these the gate
-        leaves to the block.
-    """
+    """How much of the line's log error the score explains, held out, and what the gate does with massive rows."""
     table = []
     for block, gate in gates.items():
         rows = held_out[block]
@@ -151,12 +146,7 @@ def block_table(gates: Mapping[int, BlockGate], modules: Modules, held_out: Mapp
 def cost_table(
     model: PreTrainedModel, modules: Modules, judging: TokenRows, held_out: Mapping[int, BlockRows]
 ) -> pd.DataFrame:
-    """How many held-out tokens take the line, and by how much perplexity rises, each block alone changed.
-
-    Returns:
-        A row a block and kind: the share that was `chosen`; `share`, what it is on this text; `rise` of perplexity, as
-        a share of it; and `saved`, the share of the block's multiplications.
-    """
+    """How many held-out tokens take the line, and by how much perplexity rises, each block alone changed."""
     swaps = {}
     for (block, kind), module in modules.items():
         swaps[block, _measured_as(kind, module.share)] = (block, module)
@@ -175,12 +165,7 @@ def cost_table(
 
 
 def mean_table(modules: Modules, judging: TokenRows, held_out: Mapping[int, BlockRows]) -> pd.DataFrame:
-    """The share of tokens on the line as a mean over blocks, by kind, and how far gate, oracle and random lie apart.
-
-    Returns:
-        A row a kind and difference, with `blocks`, `all` or the `dear` ones, where all tokens on the line would cost
-        more than is allowed; `share` with its interval over document folds, that of a difference paired.
-    """
+    """Shares of tokens on the line as means over blocks, by kind, and how far gate, oracle and random lie apart."""
     every_block = list(dict.fromkeys(block for block, _ in modules))
     dear = [block for block in every_block if modules[block, GATE].share < 1]
     table = []
@@ -221,9 +206,6 @@ def together_table(model: PreTrainedModel, modules: Mapping[int, Gated], text: T
     """What it costs to gate several blocks at once, and how many tokens take their lines then.
 
     A block's inputs are no longer what its gate was fitted on, once the blocks before it have changed.
-
-    Returns:
-        One row: `share`, the mean over blocks and tokens, `rise`, and `saved`, of these blocks' multiplications.
     """
     taken: dict[int, list[Float[Tensor, " n"]]] = {block: [] for block in modules}
 

@@ -75,8 +75,7 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
     """What gate, oracle and random find in a block of a causal model that is straight on half of its tokens.
 
     Returns:
-        The columns of `measure.cost_table` by `case`, `plane` or `random`; `right`, see `straight_shares`; `score_r2`,
-        how much of the log error the score explains; and `limit`, the rise that was allowed.
+        `measure.cost_table` by `case`, with `right` (see `straight_shares`), `score_r2` and the `limit` of the rise.
     """
     (site,) = sites(model, [block])
     ffn = whole(model, site)
