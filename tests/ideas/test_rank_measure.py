@@ -6,7 +6,6 @@ import torch
 
 from helpers.captures import capture_of
 from helpers.planted_ranks import (
-    FOLDS,
     broad,
     held_out,
     loud_but_straight,
@@ -174,27 +173,10 @@ def test_more_bands_than_the_rows_can_fill_are_refused():
         seen(sample)
 
 
-def test_no_sample_is_refused():
-    sample = broad(640)
-    with pytest.raises(InputError, match="capture with sample=4096"):
-        measure_block(dataclasses.replace(capture_of(sample), sample=None), sample.token, COUNTS)
-
-
 @pytest.mark.parametrize("heavy", [0.0, 1.0])
 def test_a_share_that_is_none_is_refused(heavy):
     with pytest.raises(InputError, match=f"between 0 and 1, got {heavy}"):
         seen(broad(640), heavy=heavy)
-
-
-def test_a_sample_too_small_to_refit_names_its_rows():
-    sample = broad(640)
-    some = torch.arange(640) % 48 < 5  # of every third sequence
-    few = sample.select(some)
-    kept = dataclasses.replace(capture_of(sample), sample=few)
-    tight = dataclasses.replace(few, test=few.test | (torch.arange(len(few.x)) > 12))
-    assert len(kept.train) == FOLDS
-    with pytest.raises(InputError, match="train rows for 12 inputs"):
-        measure_block(dataclasses.replace(kept, sample=tight), sample.token, COUNTS, bands=2)
 
 
 def test_tables_hold_every_number_once():

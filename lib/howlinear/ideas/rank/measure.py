@@ -41,24 +41,6 @@ from howlinear.ideas.rank.spread import output_rank, prediction_covariance, pred
 from howlinear.instrument.capture import BlockCapture, Sample
 
 
-def regime(r2: float, median: float, rank: float, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
-    """Which of the paper's two regimes a block is in; the thresholds are our choice, since the paper names none.
-
-    Returns:
-        "below" for R² under `high`, else "broad", "concentrated" (low rank and median far below), or "mixed" where
-        these two signs disagree.
-    """
-    if r2 < high:
-        return "below"
-    low_rank = rank <= few
-    median_far_below = r2 - median >= gap
-    if low_rank and median_far_below:
-        return "concentrated"
-    if low_rank or median_far_below:
-        return "mixed"
-    return "broad"
-
-
 @dataclass(frozen=True)
 class RankView:
     """What carries the R²_lin of a block; R² is always of the map fitted on all train rows unless said otherwise.
@@ -82,8 +64,21 @@ class RankView:
     columns: dict[str, float | None]
 
     def regime(self, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
-        """The word of `regime` for this block."""
-        return regime(self.r2.value, self.median.value, self.rank.value, high, few, gap)
+        """Which of the paper's two regimes the block is in; the thresholds are our choice, since the paper names none.
+
+        Returns:
+            "below" for R² under `high`, else "broad", "concentrated" (low rank and median far below), or "mixed" where
+            these two signs disagree.
+        """
+        if self.r2.value < high:
+            return "below"
+        low_rank = self.rank.value <= few
+        median_far_below = self.r2.value - self.median.value >= gap
+        if low_rank and median_far_below:
+            return "concentrated"
+        if low_rank or median_far_below:
+            return "mixed"
+        return "broad"
 
 
 def measure_block(
@@ -172,8 +167,7 @@ def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 
     """Table `blocks` of the results but for `band_shape`: a row a block, the regime by the thresholds of `regime`."""
     rows = []
     for (model, block), seen in views.items():
-        word = seen.regime(high, few, gap)
-        rows.append({"model": model, "block": block, **seen.columns, "regime": word})
+        rows.append({"model": model, "block": block, **seen.columns, "regime": seen.regime(high, few, gap)})
     ranks = ["rank_90", "rank_95", "rank_90_train_mean", "rank_95_train_mean"]
     return pd.DataFrame(rows).astype(dict.fromkeys(ranks, "Int64"))
 
@@ -214,13 +208,10 @@ def with_band_shapes(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 
 
 def single_outputs(block: BlockCapture) -> pd.DataFrame:
-    """R² of every single output of a block, along its features and along its directions, on sampled held-out rows.
+    """R² of every single output of a block and its `share` of their variance, on sampled held-out rows.
 
-    The directions are those of the sampled train outputs, so each is a mixture of features; the pooled R² is the same.
-
-    Returns:
-        A row a feature and a row a direction: `axis` ("features" or "directions"), `share` of the outputs' variance,
-        and `r2`. What does not vary is left out.
+    A row a feature and a row a direction, as `axis` says; directions are those of the sampled train outputs, so each is
+    a mixture of features, and the pooled R² is the same. What does not vary is left out.
     """
     sample = block.rows()
     test_rows = sample.select(sample.test)
@@ -235,11 +226,7 @@ def single_outputs(block: BlockCapture) -> pd.DataFrame:
 
 
 def verdict_table(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """What a model's blocks say of the paper's two regimes, a row a model; table `verdicts` of the results.
-
-    `rho` is the rank correlation over blocks of the outputs' effective rank with the gap between pooled and median R²:
-    the paper's picture makes it negative.
-    """
+    """Table `verdicts`: what a model's blocks say of the paper's regimes; its picture makes `rho` negative."""
     rows = []
     for model, of_model in blocks.groupby("model", sort=False):
         near_linear = of_model[of_model["regime"] != "below"]

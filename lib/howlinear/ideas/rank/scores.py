@@ -124,17 +124,13 @@ def score_rows(maps: FoldMaps, rows: Sample, basis: Float[Tensor, "d_out directi
 def estimate(statistic: Callable[..., float], *sides: Scored) -> Estimate:
     """A statistic of scores; its interval leaves out each held-out fold and, by the refits, each train fold."""
     folds = sorted({fold for side in sides for fold in side.rescored})
-    _need_two_folds(len(folds))
+    if len(folds) < 2:
+        raise InputError(f"an interval needs held-out rows from two document folds, got {len(folds)}: use more rows")
     value = statistic(*[side.whole for side in sides])
     refitted = [statistic(*scores) for scores in zip(*[side.refitted for side in sides], strict=True)]
     rescored = [statistic(*[side.without(fold) for side in sides]) for fold in folds]
     groups = [refitted, rescored] if refitted else [rescored]
     return Estimate.jackknife(value, *groups)
-
-
-def _need_two_folds(count: int) -> None:
-    if count < 2:
-        raise InputError(f"an interval needs held-out rows from two document folds, got {count}: use more rows")
 
 
 def share_of_variance(part: Score, whole: Score) -> float:
