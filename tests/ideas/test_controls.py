@@ -360,11 +360,6 @@ def test_a_clear_effect_far_above_the_seeds_has_a_finite_interval():
     assert 100 < found["ratio_low"] < found["ratio"] < found["ratio_high"] < 1e4
 
 
-def test_what_cannot_be_measured_beside_seeds_is_refused():
-    with pytest.raises(InputError, match="two seeds of one kind are the same"):
-        compared(effects(family=1.0), ("family",))
-
-
 def test_the_seeds_of_one_kind_are_mere_labels():
     """One cell's seeds the other way round: the second seed of one has nothing to do with that of another."""
     made = repeated(3, 1.0, 0.5, np.random.default_rng(0))
@@ -376,6 +371,8 @@ def test_the_seeds_of_one_kind_are_mere_labels():
 
 def test_profiles_that_cannot_be_analysed_are_refused():
     good = effects(family=1.0)
+    with pytest.raises(InputError, match="two seeds of one kind are the same"):
+        compared(good, ("family",))
     with pytest.raises(InputError, match="95 values for 96 combinations of block, family, text, seed"):
         anova(tidy(good, NAMES)[:-1], NAMES)
     with pytest.raises(InputError, match="96 values for 24 combinations of block, family: give each one"):

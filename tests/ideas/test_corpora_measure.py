@@ -91,7 +91,7 @@ def test_a_row_a_model_says_what_goes_by_block_and_what_noise_leaves():
     assert row["noise"] == pytest.approx(np.mean([0.89, 0.88, 0.87]))
 
 
-def test_two_blocks_have_no_correlation_and_one_text_has_its_profile_alone():
+def test_two_blocks_have_no_correlation():
     short = {"two": {block: carried(level, block) for block, level in enumerate((0.9, 0.7))}}
     profiles, losses, alike = measure.profiles(short), measure.transfer(short), measure.likeness(short)
     assert measure.agreements(short).empty

@@ -2,7 +2,6 @@ import pandas as pd
 import pytest
 
 from conftest import BLOCKS, WIDTH, tiny
-from howlinear.errors import InputError
 from howlinear.ideas.inputs import describe_inputs, null_directions, summarise
 from howlinear.instrument.capture import capture, describe
 
@@ -23,11 +22,6 @@ def test_the_table_of_inputs_has_a_row_a_block_and_model(captures):
     found = describe(captures["llama"][1])
     assert row["condition"] == found["condition"]
     assert row["first_position_out"] == found["first_position_out"]
-
-
-def test_inputs_without_sampled_rows_are_refused(rows):
-    with pytest.raises(InputError, match="capture with sample"):
-        describe_inputs({"gpt2": capture(tiny("mini-gpt2"), rows)})
 
 
 INPUTS = pd.DataFrame(

@@ -24,12 +24,7 @@ from howlinear.instrument.profile import Profile
 
 
 def null_rule(train: Moments, scored: Mapping[str, Moments], thresholds: Sequence[float]) -> pd.DataFrame:
-    """What becomes of a fit as the rule for null directions moves.
-
-    Returns:
-        A row a threshold: `threshold`, `rank` of the inputs under it, `largest weight` of the map in absolute value,
-        and R² on each of `scored`.
-    """
+    """What becomes of a fit, and of R² on each of `scored`, as the rule for null directions moves."""
     rows = []
     for threshold in thresholds:
         affine, rank = fit(train, null=threshold)
@@ -95,11 +90,8 @@ def describe_models(
 def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     """What the profiles show: a row a model.
 
-    Returns:
-        `lowest` and `highest` block; whether the profile `rises and falls` beyond its intervals; the `largest step`
-        between neighbours; `trained − fresh`, the mean change that training made; `fresh spread`, highest less lowest
-        block before training. Before training a block counts as halfway between held-out and in-sample R²; `fresh ±` is
-        half of the widest such bracket.
+    Before training a block counts as halfway between held-out and in-sample R²; `fresh ±` is half of the widest such
+    bracket, and `fresh spread` the highest less the lowest block.
     """
     rises_and_falls = models.set_index("model")["rises_and_falls"]
     rows = {}
@@ -120,12 +112,7 @@ def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare_profiles(blocks: pd.DataFrame) -> pd.DataFrame:
-    """How alike the profiles of every two models of one depth are: a row a pair.
-
-    Returns:
-        `model` and `other`; Pearson's correlation over blocks, `pearson`; the same without first and last block,
-        `inner`; and the `largest_gap` of any block, in R².
-    """
+    """How alike the profiles of every two models of one depth are: table `likeness`, a row a pair."""
     curves = {model: own["r2"].reset_index(drop=True) for model, own in blocks.groupby("model", sort=False)}
     rows = []
     for (model, a), (other, b) in combinations(curves.items(), 2):

@@ -10,11 +10,7 @@ from howlinear.instrument.capture import BlockCapture, describe
 
 
 def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.DataFrame:
-    """What the rows that go into every block are like.
-
-    Returns:
-        A row a block: `model`, `block`, `width` (features of an input row), and what `capture.describe` says.
-    """
+    """What the rows that go into every block are like: `width`, and what `capture.describe` says."""
     rows = []
     for model, blocks in captures.items():
         for block, kept in blocks.items():
@@ -24,12 +20,7 @@ def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.Da
 
 
 def null_directions(inputs: pd.DataFrame) -> pd.DataFrame:
-    """How far apart the two smallest eigenvalues of the inputs' correlation matrix are.
-
-    Returns:
-        A row a model: `width`; `rank`, the largest of any block; over the blocks the largest of the smallest eigenvalue
-        and the smallest of the next, both relative to the largest eigenvalue.
-    """
+    """How far apart the two smallest eigenvalues of the inputs' correlation matrix are, over the largest one."""
     by_model = inputs.groupby("model", sort=False)
     return pd.DataFrame(
         {

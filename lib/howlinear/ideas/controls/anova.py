@@ -36,9 +36,8 @@ def anova(table: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
     blocks; neighbouring blocks are alike, so it is on the narrow side.
 
     Returns:
-        A row an effect, those of one factor first; an interaction is called `a × b`. Columns: effect; share of the
-        variance, with its ends; freedom, its degrees in each block (over those of all effects, the share that pure
-        noise would have); size, its root mean square over blocks and combinations, in units of R².
+        A row of table `effects` an effect, those of one factor first; an interaction is called `a × b`. Its degrees of
+        freedom over those of all effects are the share that pure noise would have.
     """
     profiles = _as_array(table, factors)
     squares, freedom = _sums_of_squares(profiles, factors)
@@ -67,12 +66,8 @@ def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[
     than too narrow.
 
     Returns:
-        Cells of a row. f: Fisher's F, the mean square of the effect over that of the seeds, both pooled over blocks;
-        freedom and error_freedom: degrees of freedom of the effect and of the seeds in each block; independent_blocks:
-        how many blocks that err each by itself would err as these do, from 1 to all. With the effect's variance θ² and
-        that of the seeds σ², and their ends: share, θ² / (θ² + σ²), ½ if both move a profile alike; and ratio,
-        √(1 + θ² / σ²), how many times as far apart (root mean square) two profiles lie that differ in the effect and in
-        the seed, as two that differ in the seed alone, 1 if the effect does nothing.
+        Cells of table `beside_seeds`. With the effect's variance θ² and that of the seeds σ², share is θ² / (θ² + σ²),
+        ½ if both move a profile alike; and ratio √(1 + θ² / σ²), 1 if the effect does nothing.
     """
     profiles = _as_array(table, factors)
     squares, freedom = _sums_of_squares(profiles, factors, SEED)

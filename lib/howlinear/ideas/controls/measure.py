@@ -83,11 +83,7 @@ def cost_of_fit(controls: pd.DataFrame) -> pd.Series:
 
 
 def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
-    """R²_lin on normal rows beside the closed form, which needs no rows.
-
-    Returns:
-        model, block, fitted, closed, and priced: the closed form less what a fit on these rows costs.
-    """
+    """R²_lin `fitted` on normal rows, its `closed` form, which needs none, and that less what a fit costs, `priced`."""
     normal = controls[controls["control"] == "normal"].reset_index(drop=True)
     table = normal[["model", "block"]].copy()
     table["fitted"] = normal["r2"]

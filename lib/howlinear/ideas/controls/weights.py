@@ -88,12 +88,7 @@ def _change_matrices(ffn: nn.Module, change: Callable[[Tensor, torch.Generator],
 
 
 def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | float]:
-    """What least squares scores on `rows` of a sample's train rows, of true pairs and with y dealt at random to x.
-
-    Returns:
-        rows; R² on these rows and on all held-out ones, `in_sample` and `held_out`; the same of shuffled pairs,
-        `shuffled_…`, and what theory expects of them, `expected_…` (held out: for normal x and independent y).
-    """
+    """A row of table `floors`: least squares on some of a sample's rows, true pairs and y dealt at random to x."""
     width, width_out = sample.x.shape[1], sample.y.shape[1]
     train = (~sample.test).nonzero()[:, 0]
     test = sample.test.nonzero()[:, 0]

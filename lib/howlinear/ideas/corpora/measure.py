@@ -1,6 +1,6 @@
 """What changes with the text, as tidy tables: profiles, what a line loses on another text, how alike lines are, costs.
 
-Everywhere `found` is model → block → `Transfer`.
+Everywhere `found` is model → block → `Transfer`. What the columns mean stands in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEWEST_INNER = 5  # of fewer blocks the first and the last are not left out
 
 
 def profiles(found: Found) -> pd.DataFrame:
-    """R²_lin of every block on every text, by the text's own map: model, corpus, block, r2."""
+    """R²_lin of every block on every text, by the text's own map."""
     rows = []
     for model, corpus, by_block in _by_corpus(found):
         for block, carried in by_block.items():
@@ -40,7 +40,7 @@ def profiles(found: Found) -> pd.DataFrame:
 
 
 def transfer(found: Found) -> pd.DataFrame:
-    """What a map fitted on one text loses of R² on another, as the columns model, fitted, scored, block and drop."""
+    """What a map fitted on one text loses of R² on another."""
     rows = []
     for model, fitted, by_block in _by_corpus(found):
         for scored in _corpora(by_block):
@@ -52,7 +52,7 @@ def transfer(found: Found) -> pd.DataFrame:
 
 
 def likeness(found: Found) -> pd.DataFrame:
-    """Cosine of two texts' maps, and what noise would leave of 1: model, corpus, other, block, likeness, noise."""
+    """Cosine of two texts' maps, and what noise would leave of 1."""
     rows = []
     for model, by_block in found.items():
         for corpus, other in combinations(_corpora(by_block), 2):
@@ -64,13 +64,7 @@ def likeness(found: Found) -> pd.DataFrame:
 
 
 def agreements(found: Found) -> pd.DataFrame:
-    """How far the profiles of every two texts agree; no row of a model that has fewer than three blocks.
-
-    Returns:
-        Columns model, corpus, other; r (correlation over the blocks), inner (the same without the first and the last,
-        of five blocks or more) and gap (the largest difference), each with its ends; rho (rank correlation); gap_block;
-        differ (how many blocks differ by more than their interval).
-    """
+    """How far the profiles of every two texts agree; no row of a model that has fewer than three blocks."""
     rows = []
     for model, by_block in found.items():
         for corpus, other in combinations(_corpora(by_block), 2):
@@ -105,13 +99,7 @@ def _inner(by_block: Mapping[int, Transfer]) -> dict[int, Transfer]:
 
 
 def by_model(profiles: pd.DataFrame, transfer: pd.DataFrame, likeness: pd.DataFrame) -> pd.DataFrame:
-    """A row a model, from the tables above: model, by_block, bend, noise.
-
-    Returns:
-        by_block: share of the variance of R²_lin over blocks and texts that goes by block, whatever the text; bend:
-        correlation over the blocks of the mean drop with 1 − R²_lin; noise: mean of what noise would leave of a
-        likeness of 1. Empty where there is one text, or fewer than three blocks for a correlation.
-    """
+    """A row a model, from the tables above; empty cells where there is one text, or are fewer than three blocks."""
     rows = []
     for model, of_model in profiles.groupby("model", sort=False):
         curves = of_model.pivot_table(index="block", columns="corpus", values="r2")
@@ -129,11 +117,7 @@ def by_model(profiles: pd.DataFrame, transfer: pd.DataFrame, likeness: pd.DataFr
 
 
 def drops_by_training(transfer: pd.DataFrame, trained_on: Collection[str], known: Collection[str]) -> pd.DataFrame:
-    """Mean drop by whether the model saw a text in training: is one that it never saw the odd one out?
-
-    Returns:
-        Columns model, fitted, scored ("seen", "unseen" or "unknown") and drop, the mean over blocks, then over pairs.
-    """
+    """Mean drop, over blocks, then pairs, by whether the model saw a text in training: seen, unseen or unknown."""
     by_pair = transfer.groupby(["model", "fitted", "scored"], sort=False, as_index=False)["drop"].mean()
     for side in ("fitted", "scored"):
         kinds = by_pair[side].map(lambda corpus: "seen" if corpus in trained_on else "unseen")
@@ -148,11 +132,9 @@ def swap_costs(
     blocks: Sequence[int],
     main: str,
 ) -> pd.DataFrame:
-    """What it costs in perplexity, on each text, to put a map in a block's place, each block alone.
+    """What the text's own map costs in perplexity in a block's place, and what the main text's costs on top, `extra`.
 
-    Returns:
-        Columns corpus, block, own (what the text's own map costs), extra (what the main text's map costs on top), each
-        with its ends. No row of a model that predicts no next token.
+    Each block alone; no row of a model that predicts no next token.
     """
     rows = []
     for corpus, text in texts.items() if is_causal(model) else ():
