@@ -10,7 +10,7 @@ from howlinear.training import stand_ins
 
 def test_the_papers_models_are_measured_by_its_protocol_on_its_texts_and_others_are_not(tmp_path, unchecked):
     shape = stand_ins.resized("llama-160m", blocks=2, width=16)
-    model = stand_ins.make("llama-160m", tmp_path, changes=shape)
+    model = stand_ins.make("llama-160m", tmp_path, shape)
     for name in ("wikitext", "wikitext_test"):
         lines = [f" Line {number} of {name} is {number**2} . " for number in range(400)]
         (tmp_path / f"{name}.txt").write_text(" \n = One = \n" + "\n".join(lines) + "\n")

@@ -42,10 +42,7 @@ def profile(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(stand_ins.TOKENIZER)
     tokenizer.save_pretrained(folder / "tokenizer")
-    models = [
-        stand_ins.make(name, folder, tokenizer, changes=stand_ins.resized(name, blocks=4, width=64))
-        for name in stand_ins.PUBLISHED
-    ]
+    models = [stand_ins.make(name, folder, stand_ins.resized(name, blocks=4, width=64)) for name in stand_ins.PUBLISHED]
     documents = [document.text for document in itertools.islice(offline_documents("docs"), 600)]
     for part, (name, heading) in enumerate(HEADINGS.items()):
         text = "\n\n\n".join(f"{heading.format(i)}\n\n{each}" for i, each in enumerate(documents[part::3], 1))

@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from howlinear import InputError, SourceError, TokenRows, capture, load_corpus, load_model, sites
 from howlinear.files import paths
 from howlinear.training import stand_ins
-from howlinear.training.minis import new_tokenizer
 
 NAMES = list(stand_ins.PUBLISHED)
 TINY = {name: stand_ins.resized(name, blocks=3, width=16) for name in NAMES}
@@ -20,15 +19,10 @@ PARAMETERS = {"gpt2": 124_439_808, "pythia-160m": 162_322_944, "llama-160m": 162
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return new_tokenizer(iter(["linear maps and bilinear forms, in a small vocabulary"] * 4), vocabulary=300)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, tokenizer):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rehearsal") / "models"
     for name in NAMES:
-        stand_ins.make(name, folder, tokenizer, changes=TINY[name])
+        stand_ins.make(name, folder, TINY[name])
     return folder
 
 
@@ -56,11 +50,11 @@ def test_rotary_share_reaches_the_loaded_model():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_folder_is_laid_out_as_on_the_hub(name, folder, tokenizer):
+def test_folder_is_laid_out_as_on_the_hub(name, folder):
     files = {path.name for path in (folder / name).iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= files
     written = json.loads((folder / name / "config.json").read_text())
-    fitted = {key: tokenizer.eos_token_id for key in ("bos_token_id", "eos_token_id")} | {"vocab_size": len(tokenizer)}
+    fitted = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": 4_096}
     assert written == stand_ins.PUBLISHED[name] | fitted | TINY[name]
 
 
@@ -91,52 +85,52 @@ def test_stand_in_can_be_measured(name, folder):
     tokenizer = load_corpus("docs", model).tokenizer
     assert model.get_input_embeddings().weight.shape[0] == len(tokenizer)
     assert model.config.eos_token_id == tokenizer.eos_token_id < len(tokenizer)
-    ids = torch.tensor(tokenizer("linear forms")["input_ids"][:8]).expand(8, -1)
+    ids = torch.tensor(tokenizer("linear maps and bilinear forms, once more")["input_ids"][:8]).expand(8, -1)
     captured = capture(model, TokenRows.from_ids(ids, folds=2))
     assert list(captured) == [0, 1, 2]
     assert captured[2].train[0].d_in == captured[2].train[0].d_out == 16
 
 
-def test_weights_are_the_same_each_time(tmp_path, folder, tokenizer):
-    again = stand_ins.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"])
+def test_weights_are_the_same_each_time(tmp_path, folder):
+    again = stand_ins.make("gpt2", tmp_path, TINY["gpt2"])
     first, second = (load_file(path / "model.safetensors") for path in (folder / "gpt2", again))
     assert all(torch.equal(weight, second[name]) for name, weight in first.items())
 
 
-def test_finished_folder_is_not_made_again(folder, tokenizer, monkeypatch):
+def test_finished_folder_is_not_made_again(folder, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in (folder / "gpt2").iterdir()}
     monkeypatch.setattr(stand_ins, "_weights", lambda *_: pytest.fail("made again"))
-    assert stand_ins.make("gpt2", folder, tokenizer, changes=TINY["gpt2"]) == folder / "gpt2"
+    assert stand_ins.make("gpt2", folder, TINY["gpt2"]) == folder / "gpt2"
     assert {path: path.stat().st_mtime_ns for path in (folder / "gpt2").iterdir()} == before
 
 
-def test_folder_of_another_shape_is_made_again(tmp_path, tokenizer):
+def test_folder_of_another_shape_is_made_again(tmp_path):
     for depth in (3, 2):
-        made = stand_ins.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"] | {"n_layer": depth})
+        made = stand_ins.make("gpt2", tmp_path, TINY["gpt2"] | {"n_layer": depth})
         assert load_model(made).config.n_layer == depth
 
 
-def test_interruption_leaves_no_folder(tmp_path, tokenizer, monkeypatch):
+def test_interruption_leaves_no_folder(tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(PreTrainedTokenizerFast, "save_pretrained", interrupted)  # config and weights are written by then
         with pytest.raises(KeyboardInterrupt):
-            stand_ins.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"])
+            stand_ins.make("gpt2", tmp_path, TINY["gpt2"])
     assert list(tmp_path.iterdir()) == []
-    assert load_model(stand_ins.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"])).config.n_layer == 3
+    assert load_model(stand_ins.make("gpt2", tmp_path, TINY["gpt2"])).config.n_layer == 3
 
 
 def test_unknown_name(tmp_path):
     with pytest.raises(InputError, match="no stand-in for 'gpt3': choose from gpt2, pythia-160m, llama-160m"):
-        stand_ins.make("gpt3", tmp_path)
+        stand_ins.make("gpt3", tmp_path, {})
 
 
-def test_unwritable_folder(tmp_path, tokenizer):
+def test_unwritable_folder(tmp_path):
     (tmp_path / "models").write_text("a file where the folder should be")
     with pytest.raises(SourceError, match="cannot write"):
-        stand_ins.make("gpt2", tmp_path / "models", tokenizer, changes=TINY["gpt2"])
+        stand_ins.make("gpt2", tmp_path / "models", TINY["gpt2"])
 
 
 def test_as_a_command_small_ones_are_made_under_the_papers_names(tmp_path, capsys):

@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 import typer
 from safetensors.torch import save_file
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
@@ -68,32 +68,26 @@ LEGACY = {
 }
 
 
-def make(
-    name: str,
-    folder: Path = FOLDER,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    changes: Mapping[str, object] | None = None,
-) -> Path:
+def make(name: str, folder: Path, changes: Mapping[str, object]) -> Path:
     """Make a stand-in, unless it is there as asked for; an interrupted one leaves nothing under its name.
 
-    Its folder holds config.json, model.safetensors and the tokenizer, as on the Hub. `changes` are entries of the
-    configuration to replace, for smaller ones; the tokenizer is the embedded models' by default.
+    Its folder holds config.json, model.safetensors and the embedded models' tokenizer, as on the Hub. `changes` are
+    entries of the configuration to replace, for smaller ones.
     """
     if name not in PUBLISHED:
         raise InputError(f"no stand-in for {name!r}: choose from {', '.join(PUBLISHED)}")
-    if tokenizer is None:
-        if not (TOKENIZER / "tokenizer.json").is_file():
-            raise SourceError(f"no tokenizer in {TOKENIZER}: the embedded models bring it, run make minis first")
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(TOKENIZER)
+    if not (TOKENIZER / "tokenizer.json").is_file():
+        raise SourceError(f"no tokenizer in {TOKENIZER}: the embedded models bring it, run make minis first")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TOKENIZER)
 
     config = PUBLISHED[name] | {
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "vocab_size": len(tokenizer),
+        **changes,
     }
-    config |= changes or {}
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    target = Path(folder) / name
+    target = folder / name
     written = target / "config.json"
     if written.is_file() and written.read_text(encoding="utf-8") == text:
         return target
@@ -141,7 +135,7 @@ def main(
     """Make the three stand-ins that are not there yet."""
     try:
         for name in PUBLISHED:
-            print(make(name, folder, changes=resized(name, blocks, width)))
+            print(make(name, folder, resized(name, blocks, width)))
     except HowlinearError as error:
         sys.exit(f"error: {error}")
 
