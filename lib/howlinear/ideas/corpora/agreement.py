@@ -8,7 +8,7 @@ sample of anything, so they are not resampled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,45 +87,26 @@ def compare(
     paired: bool = False,
 ) -> Agreement:
     """Compare two profiles of the same blocks."""
-    one, other = names
-    if not len(first.whole) == len(second.whole) == len(blocks):
-        raise InputError(
-            f"profiles of {len(first.whole)} and {len(second.whole)} blocks cannot be compared block by block: "
-            "take two of one depth"
-        )
-    groups = list(leave_one_out(first, second, paired))
+    # Pairs of profiles without a train or held-out fold of both, or of one where the folds of the two are independent
+    left_out = [(first.refitted, second.refitted), (first.rescored, second.rescored)]
+    if not paired:
+        left_out = [(without, second.whole) for without in (first.refitted, first.rescored)]
+        left_out += [(first.whole, without) for without in (second.refitted, second.rescored)]
     values = first.whole - second.whole
-    left_out = [np.array([a - b for a, b in group]) for group in groups]  # (folds, blocks) each
+    differences = [a - b for a, b in left_out]  # (folds, blocks) each
     difference = {}
     for place, block in enumerate(blocks):
-        difference[block] = Estimate.jackknife(float(values[place]), *(group[:, place] for group in left_out))
+        difference[block] = Estimate.jackknife(float(values[place]), *(group[:, place] for group in differences))
     if len(blocks) < 3:
         return Agreement(None, difference)
 
     # The correlation is jackknifed on Fisher's scale and taken back.
     if np.ptp(first.whole) == 0 or np.ptp(second.whole) == 0:
-        raise InputError(f"the profile of {one} or {other} is the same in every block: correlations are undefined")
-    left_out_z = [[fisher_z(a, b) for a, b in group] for group in groups]
+        raise InputError(f"the profile of {' or '.join(names)} is the same in every block: correlations are undefined")
+    left_out_z = [[fisher_z(a, b) for a, b in zip(*np.broadcast_arrays(*pair), strict=True)] for pair in left_out]
     z = Estimate.jackknife(fisher_z(first.whole, second.whole), *left_out_z)
     correlation = Estimate(float(np.tanh(z.value)), float(np.tanh(z.low)), float(np.tanh(z.high)))
     return Agreement(correlation, difference)
-
-
-def leave_one_out(one: FoldProfiles, other: FoldProfiles, paired: bool = False) -> Iterator[list[tuple[Curve, Curve]]]:
-    """Pairs of profiles with one document fold left out of one of them, or the same fold of both.
-
-    Yields:
-        A list for each of the four independent sets of folds: train and held-out folds of the first corpus, then of
-        the second; of profiles that are paired, for each of the two sets that they share.
-    """
-    if paired:
-        yield list(zip(one.refitted, other.refitted, strict=True))
-        yield list(zip(one.rescored, other.rescored, strict=True))
-        return
-    for profiles in (one.refitted, one.rescored):
-        yield [(profile, other.whole) for profile in profiles]
-    for profiles in (other.refitted, other.rescored):
-        yield [(one.whole, profile) for profile in profiles]
 
 
 def fisher_z(one: Curve, other: Curve) -> float:
