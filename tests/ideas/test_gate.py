@@ -171,14 +171,7 @@ def test_a_share_that_is_none_is_refused(known, share):
         known.gated(GATE, share)
 
 
-def test_a_line_is_not_fitted_anew_to_too_few_rows(known):
-    few = FEWEST * (D + 2)
-    least = (few + 0.4) / len(known.rows.x)
-    assert known.refitted(GATE, known.threshold(GATE, least)) is not known.line
-    assert known.refitted(GATE, known.threshold(GATE, (few - 1) / len(known.rows.x))) is known.line
-
-
-def test_the_line_is_refitted_to_the_rows_that_take_it(known):
+def test_the_line_is_refitted_to_the_rows_that_take_it_where_these_are_no_too_few(known):
     threshold = known.threshold(GATE, 0.6)
     takes = known.ranked[GATE] <= threshold
     expected, _ = fit(Moments(D, D).update(known.rows.x[takes], known.rows.y[takes]))
@@ -186,6 +179,10 @@ def test_the_line_is_refitted_to_the_rows_that_take_it(known):
     first = known.gated(GATE, 0.6, anew=False)
     assert first.line is known.line
     assert first.threshold == threshold
+    few = FEWEST * (D + 2)
+    for count in (few - 1, few):
+        anew = known.refitted(GATE, known.threshold(GATE, (count + 0.4) / len(known.rows.x)))
+        assert (anew is known.line) == (count < few)
 
 
 def test_the_log_error_has_a_floor():
@@ -212,14 +209,10 @@ def test_random_ranks_are_even_and_know_nothing_and_a_row_draws_its_own_again():
     again = rank(x[100:103])
     torch.testing.assert_close(again, drawn[100:103], atol=1e-6, rtol=0)
     assert not torch.allclose(RandomRank.of(x, seed=1)(x), drawn, atol=0.1)
-
-
-def test_what_another_processor_rounds_in_the_inputs_moves_next_to_no_random_rank():
-    x = torch.randn(8_000, D, generator=torch.Generator().manual_seed(4))
+    # what another processor rounds in the inputs moves next to none
     rounded = x * (1 + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5)))
-    half = RandomRank.of(x)(x) < 0.5
-    elsewhere = RandomRank.of(rounded)(rounded) < 0.5
-    assert int((half != elsewhere).sum()) <= 4  # of 8,000
+    elsewhere = RandomRank.of(rounded)(rounded)
+    assert int(((drawn < 0.5) != (elsewhere < 0.5)).sum()) <= 4  # of 8,000
 
 
 def test_what_is_saved_by_hand():
@@ -233,23 +226,17 @@ def test_what_is_saved_by_hand():
 
 
 def test_three_parts_of_a_text_have_no_document_in_common(rows):
-    three = split_in_three(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8))
+    text = TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8)
+    three = split_in_three(text)
     seen = [set(part.ids.flatten().tolist()) for part in (three.fitting, three.choosing, three.judging)]
     assert sum(map(len, seen)) == len(set().union(*seen)) == 64 * 4
     assert set(three.choosing.fold.tolist()) == {6, 7}
     assert set(three.fitting.fold.tolist()) == set(range(6))
-    assert len(three.judging.ids) == 16
+    assert (len(three.choosing.ids), len(three.judging.ids)) == (12, 16)
     assert set(split_in_three(rows).choosing.fold.tolist()) == {2}  # of three folds one
-
-
-def test_fewer_rows_choose_and_judge_from_every_fold():
-    three = split_in_three(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8), choose_rows=16, cost_rows=32)
-    assert three.choosing.fold.tolist() == [6, 7, 6, 7]
-    assert three.judging.fold.tolist() == list(range(8))
-    assert len(split_in_three(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8)).choosing.ids) == 12
-
-
-def test_too_few_folds_are_refused():
+    fewer = split_in_three(text, choose_rows=16, cost_rows=32)  # from every fold all the same
+    assert fewer.choosing.fold.tolist() == [6, 7, 6, 7]
+    assert fewer.judging.fold.tolist() == list(range(8))
     with pytest.raises(InputError, match="2 document folds to fit on: a gate needs three"):
         split_in_three(TokenRows.from_ids(torch.arange(64).view(16, 4), folds=2))
 

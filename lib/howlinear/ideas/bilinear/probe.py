@@ -282,10 +282,7 @@ def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndar
     Returns:
         Two arrays, shape (1 + folds,): of all held-out rows first, then without each document fold.
     """
-    folds = rows.folds(test=True)
-    subsets = [rows.test]
-    for fold in folds:
-        subsets.append(rows.test.index_fill(0, fold, False))
+    subsets = [rows.test, *(rows.test.index_fill(0, fold, False) for fold in rows.folds(test=True))]
     line, poly = [], []
     for subset in subsets:
         total = float(squares_about_mean(rows.y[subset]))
