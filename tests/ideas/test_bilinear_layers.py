@@ -75,6 +75,7 @@ HALF = D // 2
         (AffineMap(normal(D, OUT, seed=1), normal(OUT, seed=2)), POSITIVE, 0),  # adds up
         (lambda x: x[:, :HALF].sum(1, keepdim=True) * x[:, HALF:].sum(1, keepdim=True), POSITIVE, 1),  # needs both
         (lambda x: x[:, :1].square(), POSITIVE, 0),
+        (lambda x: x[:, :1] * x[:, 1:], torch.tensor([[2.0, -1.0]]), 0),  # by the clipping: Δ_A = Δ_B = Δ_AB = −2
         # r = 3 a + a b at a = 2, b = 1: Δ_A = 8, Δ_B = 2, Δ_AB = 8
         (lambda x: 3 * x[:, :1] + x[:, :1] * x[:, 1:], torch.tensor([[2.0, 1.0]]), 2 / 8),
     ],

@@ -95,26 +95,6 @@ def test_theory_and_run_agree(seed, rate):
     torch.testing.assert_close(path.map.bias, foretold.after(200).bias, rtol=0, atol=1e-8)
 
 
-def test_theory_equals_a_loop_over_rows():
-    problem = easy(n=400)
-    x, y = problem.x.double().numpy(), problem.y.double().numpy()
-    weight, bias = np.zeros((6, 4)), y.mean(0)
-    for _ in range(40):
-        error = x @ weight + bias - y
-        weight, bias = weight - 0.1 * x.T @ error / len(x), bias - 0.1 * error.mean(0)
-    found = descent(problem.moments, 0.1).after(40)
-    np.testing.assert_allclose(found.weight, weight, rtol=0, atol=1e-11)
-    np.testing.assert_allclose(found.bias, bias, rtol=0, atol=1e-11)
-
-
-def test_second_moments_are_those_of_the_rows_with_a_one():
-    x = normal(50, 5) + 3
-    ones = np.hstack([x, np.ones((50, 1))])
-    values, vectors = second_moments(Moments(5).update(x))
-    np.testing.assert_allclose(values, np.linalg.eigvalsh(ones.T @ ones / 50), atol=1e-12)
-    np.testing.assert_allclose(vectors * values @ vectors.T, ones.T @ ones / 50, atol=1e-12)
-
-
 @given(seed=st.integers(0, 2**31), share=st.floats(0.05, 1.95), steps=st.integers(0, 2_000))
 @settings(deadline=None, max_examples=15)
 def test_what_is_unlearned_is_what_train_r2_lacks(seed, share, steps):
