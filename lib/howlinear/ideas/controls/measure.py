@@ -86,8 +86,7 @@ def cost_of_fit(controls: pd.DataFrame) -> pd.Series:
 def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
     """R²_lin `fitted` on normal rows, its `closed` form, which needs none, and that less what a fit costs, `priced`."""
     normal = controls[controls["control"] == "normal"].reset_index(drop=True)
-    table = normal[["model", "block"]].copy()
-    table["fitted"] = normal["r2"]
+    table = normal[["model", "block", "r2"]].rename(columns={"r2": "fitted"})
     table["closed"] = [closed[row.model, row.block] for row in table.itertuples()]
     # the residual 1 − R² of a fit is too large by this factor
     factor = 1 + cost_of_fit(normal)

@@ -81,7 +81,6 @@ class Gated(nn.Module):
     """
 
     def __init__(self, ffn: nn.Module, line: AffineMap, rank: Rank, threshold: float, share: float = float("nan")):
-        """Hold the block, the line, and which rows take it."""
         super().__init__()
         self.ffn = ffn
         self.line = line

@@ -35,13 +35,12 @@ LEAST = 1e-6
 
 
 class HalfStraight(nn.Module):
-    """A block that is a line on some rows, and on all others the same line with an error of one size.
+    """A block that is a line on the rows that are `straight`, and on all others the line with an error of one `size`.
 
     The error keeps the direction that the block's own has, so that the model still has some use for it.
     """
 
     def __init__(self, ffn: nn.Module, line: AffineMap, size: float, straight: Straight):
-        """Hold the block, the line, the norm of every other row's error, and which rows are straight."""
         super().__init__()
         self.ffn = ffn
         self.line = line

@@ -259,19 +259,18 @@ def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
 
     NaN where no map explains anything.
     """
-    rows = {}
-    for model, of_model in blocks.groupby("model", sort=False):
-        needed = of_model["rank_90"].astype(float)
-        rows[model] = {
-            "for 90 %": needed.median(),
-            "for 95 %": of_model["rank_95"].astype(float).median(),
-            "predicted": of_model["predicted_rank"].median(),
-            "outputs": of_model["effective_rank"].median(),
-            "lowest for 90 %": needed.min(),
-            "highest for 90 %": needed.max(),
-            "ρ with R²": needed.corr(of_model["r2"], method="spearman"),
+    by_model = blocks.astype({"rank_90": float, "rank_95": float}).groupby("model", sort=False)
+    return pd.DataFrame(
+        {
+            "for 90 %": by_model["rank_90"].median(),
+            "for 95 %": by_model["rank_95"].median(),
+            "predicted": by_model["predicted_rank"].median(),
+            "outputs": by_model["effective_rank"].median(),
+            "lowest for 90 %": by_model["rank_90"].min(),
+            "highest for 90 %": by_model["rank_90"].max(),
+            "ρ with R²": by_model.apply(lambda own: own["rank_90"].corr(own["r2"], method="spearman")),
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+    )
 
 
 def carrier_table(blocks: pd.DataFrame, rest: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
