@@ -110,7 +110,7 @@ def test_rows_that_are_not_the_samples_are_refused():
 def test_disorder_touches_matrices_of_the_copy_alone(model, disorder):
     ffn = sites(model)[1].output
     before = {name: value.clone() for name, value in ffn.state_dict().items()}
-    changed, again, other = disorder(ffn, 3), disorder(ffn, 3), disorder(ffn, 4)
+    changed, again = disorder(ffn), disorder(ffn)
     for name, value in ffn.state_dict().items():
         assert torch.equal(value, before[name])
         new = changed.get_parameter(name)
@@ -118,7 +118,6 @@ def test_disorder_touches_matrices_of_the_copy_alone(model, disorder):
         if value.ndim == 1:
             assert torch.equal(new, value)
             continue
-        assert not torch.equal(new, other.get_parameter(name))
         overlap = (new * value).sum() / value.square().sum()
         assert abs(overlap) < 6 / value.numel() ** 0.5 + float(value.mean().square() / value.square().mean())
 

@@ -11,7 +11,6 @@ from conftest import BLOCKS, tiny
 from helpers.families import small
 from helpers.reference import normal
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.ideas.controls import measure
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour
 from howlinear.ideas.controls.weights import chance_floor, redraw, respond, sample_ceiling
@@ -220,8 +219,6 @@ def test_twins_are_a_table_and_their_gaps_go_by_one_factor_at_a_time():
     # over two blocks, one of them 0
     assert gaps["docs"].to_dict() == pytest.approx({"family": 0.4 / 2, "text": 0.2 / 2, "seed": 0.1 / 2})
     assert (gaps["code"] == 0).all()
-    with pytest.raises(InputError, match="no twins"):
-        measure.twins([])
 
 
 def test_gaps_of_three_families_are_of_their_pairs():

@@ -46,17 +46,17 @@ def sample_ceiling(
     return ceiling(train, held_out)
 
 
-def permute(ffn: nn.Module, seed: int = 0) -> nn.Module:
+def permute(ffn: nn.Module) -> nn.Module:
     """A copy with the entries of each weight matrix in random order: same values, no structure. Biases stay."""
 
     def shuffle(weight: Tensor, generator: torch.Generator) -> Tensor:
         order = torch.randperm(weight.numel(), generator=generator)
         return weight.flatten()[order].view_as(weight)
 
-    return _change_matrices(ffn, shuffle, seed)
+    return _change_matrices(ffn, shuffle)
 
 
-def redraw(ffn: nn.Module, seed: int = 0) -> nn.Module:
+def redraw(ffn: nn.Module) -> nn.Module:
     """A copy whose weight matrices keep their singular values and get Haar-random directions. Biases stay."""
 
     def turn(weight: Tensor, generator: torch.Generator) -> Tensor:
@@ -65,7 +65,7 @@ def redraw(ffn: nn.Module, seed: int = 0) -> nn.Module:
         right = random_directions(weight.shape[1], len(singular), generator)
         return (left * singular) @ right.T  # U' S V'ᵀ
 
-    return _change_matrices(ffn, turn, seed)
+    return _change_matrices(ffn, turn)
 
 
 def random_directions(size: int, count: int, generator: torch.Generator) -> Float[Tensor, "size count"]:
@@ -75,12 +75,12 @@ def random_directions(size: int, count: int, generator: torch.Generator) -> Floa
 
 
 @torch.no_grad()
-def _change_matrices(ffn: nn.Module, change: Callable[[Tensor, torch.Generator], Tensor], seed: int) -> nn.Module:
+def _change_matrices(ffn: nn.Module, change: Callable[[Tensor, torch.Generator], Tensor]) -> nn.Module:
     matrices = [name for name, parameter in ffn.named_parameters() if parameter.ndim == 2]
     if not matrices:
         raise InputError(f"a {type(ffn).__name__} has no weight matrix to change: pass a block's FFN")
     copy = deepcopy(ffn)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for name in matrices:
         weight = copy.get_parameter(name)
         weight.copy_(change(weight.cpu(), generator))
