@@ -282,7 +282,9 @@ def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndar
     Returns:
         Two arrays, shape (1 + folds,): of all held-out rows first, then without each document fold.
     """
-    subsets = [rows.test, *(rows.test.index_fill(0, fold, False) for fold in rows.folds(test=True))]
+    subsets = [rows.test]
+    for fold in rows.folds(test=True):
+        subsets.append(rows.test.index_fill(0, fold, False))
     line, poly = [], []
     for subset in subsets:
         total = float(squares_about_mean(rows.y[subset]))

@@ -120,7 +120,8 @@ def papers_gain(
     All rows before `cut` are trained on, those from it on are scored and choose the evaluation. The paper's batches are
     drawn with seed 0, and its start is not seeded; here `seed` decides it, unless a start is given.
     """
-    used, held_out = torch.arange(len(x)).split([cut, len(x) - cut])
+    used = torch.arange(cut)
+    held_out = torch.arange(cut, len(x))
     e = _left_by_line(x, y, used)
     if start is None:
         start = Products(1, x.shape[1], y.shape[1], rank, torch.Generator().manual_seed(seed))

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from howlinear.files.tables import with_ends
 from howlinear.ideas.controls.anova import anova, beside_seeds
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise
 from howlinear.ideas.controls.weights import chance_floor, effective_support, permute, redraw, respond, sample_ceiling
@@ -250,9 +249,16 @@ def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     tables = []
     for twin in measurements:
         for text, profile in twin["profiles"].items():
-            columns = {factor: twin[factor] for factor in FACTORS}
-            columns |= {"measured_on": text, "block": range(len(profile["r2"]))}
-            columns |= {name: profile[name] for name in with_ends("r2")}
+            columns = {
+                "family": twin["family"],
+                "text": twin["text"],
+                "seed": twin["seed"],
+                "measured_on": text,
+                "block": range(len(profile["r2"])),
+                "r2": profile["r2"],
+                "r2_low": profile["r2_low"],
+                "r2_high": profile["r2_high"],
+            }
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 

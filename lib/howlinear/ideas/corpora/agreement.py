@@ -96,14 +96,18 @@ def compare(
     differences = [a - b for a, b in left_out]  # (folds, blocks) each
     difference = {}
     for place, block in enumerate(blocks):
-        difference[block] = Estimate.jackknife(float(values[place]), *(group[:, place] for group in differences))
+        without_each = [group[:, place] for group in differences]
+        difference[block] = Estimate.jackknife(float(values[place]), *without_each)
     if len(blocks) < 3:
         return Agreement(None, difference)
 
     # The correlation is jackknifed on Fisher's scale and taken back.
     if np.ptp(first.whole) == 0 or np.ptp(second.whole) == 0:
         raise InputError(f"the profile of {' or '.join(names)} is the same in every block: correlations are undefined")
-    left_out_z = [[fisher_z(a, b) for a, b in zip(*np.broadcast_arrays(*pair), strict=True)] for pair in left_out]
+    left_out_z = []
+    for pair in left_out:
+        curves = zip(*np.broadcast_arrays(*pair), strict=True)
+        left_out_z.append([fisher_z(a, b) for a, b in curves])
     z = Estimate.jackknife(fisher_z(first.whole, second.whole), *left_out_z)
     correlation = Estimate(float(np.tanh(z.value)), float(np.tanh(z.low)), float(np.tanh(z.high)))
     return Agreement(correlation, difference)

@@ -65,6 +65,7 @@ def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Com
     blocks = [block for block in scores_of_one if block in scores_of_other]
     agreement = None
     if blocks and list(one) == list(other):
-        profiles = (FoldProfiles.of(scores[block] for block in blocks) for scores in (scores_of_one, scores_of_other))
-        agreement = compare(*profiles, blocks, names, paired)
+        of_one = FoldProfiles.of(scores_of_one[block] for block in blocks)
+        of_other = FoldProfiles.of(scores_of_other[block] for block in blocks)
+        agreement = compare(of_one, of_other, blocks, names, paired)
     return Comparison(one, other, paired, agreement)

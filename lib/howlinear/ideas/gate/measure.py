@@ -64,7 +64,7 @@ COLUMNS = {
 def survey(
     model: PreTrainedModel,
     parts: Parts,
-    blocks: Sequence[int],
+    blocks: list[int],
     limit: float = LIMIT,
     curve_shares: Sequence[float] = (0.5, 1.0),
     seed: int = 0,
@@ -94,16 +94,16 @@ def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.Da
 
 
 def fit_gates(
-    model: PreTrainedModel, parts: Parts, blocks: Sequence[int], seed: int = 0
+    model: PreTrainedModel, parts: Parts, blocks: list[int], seed: int = 0
 ) -> tuple[dict[int, BlockGate], dict[int, BlockRows]]:
     """Fit the gate of some blocks, by one pass over the text to fit on and one over the held-out text.
 
     Returns:
         Block → its gate, and block → its held-out rows.
     """
-    listened = sites(model, list(blocks))
-    rows = block_rows(model, parts.fitting, list(blocks))
-    held_out = block_rows(model, parts.judging, list(blocks))
+    listened = sites(model, blocks)
+    rows = block_rows(model, parts.fitting, blocks)
+    held_out = block_rows(model, parts.judging, blocks)
     gates = {}
     for site in listened:
         gates[site.block] = fit_gate(whole(model, site), rows[site.block], held_out[site.block], seed)

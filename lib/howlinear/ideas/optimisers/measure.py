@@ -104,9 +104,9 @@ def race(problem: Problem, steps: int, batch: int, at: Sequence[int], seed: int 
     """Every optimiser in every scaling of one block's inputs, each at its best rate: (scaling, optimiser) → path."""
     paths = {}
     for scaling in SCALINGS:
-        for name, optimiser in OPTIMISERS.items():
-            settings = {"steps": steps, "batch": batch, "at": at, "seed": seed}
-            paths[scaling, name] = tuned(problem, name, scaling, optimiser.rates, **settings)
+        for optimiser, recipe in OPTIMISERS.items():
+            path = tuned(problem, optimiser, scaling, recipe.rates, steps=steps, batch=batch, at=at, seed=seed)
+            paths[scaling, optimiser] = path
     return paths
 
 
