@@ -154,9 +154,3 @@ def test_on_the_papers_rows_it_is_the_recipe_written_out(monkeypatch):
     expected = slow_gain(x, y, 477, copy.deepcopy(start), 400)
     assert expected > 0.001
     assert papers_gain(x, y, 477, rank=2, steps=400, start=start) == pytest.approx(expected, abs=1e-5)
-
-
-def test_on_the_papers_rows_nothing_is_gained_of_noise_and_the_seed_decides_the_start():
-    x = even(400).float()
-    y = (line(x.double()) + 3 * normal(400, OUT, seed=3)).float()
-    assert papers_gain(x, y, 320, rank=2, steps=200) == 0

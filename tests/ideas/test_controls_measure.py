@@ -1,6 +1,7 @@
 """Notebook 08's tables: what stands in which row, against the same asked of one block at a time."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -204,29 +205,22 @@ def curves(r2):
 
 
 def test_twins_are_a_table_and_their_gaps_go_by_one_factor_at_a_time():
-    places = [(family, text, seed) for family in ("gpt2", "pythia") for text in ("docs", "code") for seed in (0, 1)]
+    places = product(("gpt2", "pythia", "llama"), ("docs", "code"), (0, 1))
     measured = [
         {"family": family, "text": text, "seed": seed}
         | {"profiles": {"docs": curves([0.1 * place, 0.2]), "code": curves([0.0, 0.5])}}
         for place, (family, text, seed) in enumerate(places)
     ]
     found = measure.twins(measured)
-    assert len(found) == 8 * 2 * 2
+    assert len(found) == 12 * 2 * 2
     third = found[(found.family == "gpt2") & (found.text == "code") & (found.seed == 1) & (found.measured_on == "docs")]
     assert third.r2.tolist() == pytest.approx([0.3, 0.2])
     assert third.r2_low.tolist() == pytest.approx([0.2, 0.1])
     gaps = measure.twin_gaps(found).set_index(["measured_on", "factor"]).gap
-    # over two blocks, one of them 0
-    assert gaps["docs"].to_dict() == pytest.approx({"family": 0.4 / 2, "text": 0.2 / 2, "seed": 0.1 / 2})
+    # over two blocks, one of them 0; of three families their pairs count
+    of_families = (0.4 + 0.8 + 0.4) / 3
+    assert gaps["docs"].to_dict() == pytest.approx({"family": of_families / 2, "text": 0.2 / 2, "seed": 0.1 / 2})
     assert (gaps["code"] == 0).all()
-
-
-def test_gaps_of_three_families_are_of_their_pairs():
-    r2 = {"a": 0.1, "b": 0.2, "c": 0.4}
-    keys = [(family, text, seed) for family in r2 for text in ("docs", "code") for seed in (0, 1)]
-    three = pd.DataFrame(keys, columns=["family", "text", "seed"]).assign(block=0, measured_on="docs")
-    gaps = measure.twin_gaps(three.assign(r2=three.family.map(r2))).set_index("factor").gap
-    assert gaps.to_dict() == pytest.approx({"family": (0.1 + 0.3 + 0.2) / 3, "text": 0, "seed": 0})
 
 
 @pytest.mark.parametrize("families", [("gpt2", "pythia"), ("gpt2", "pythia", "llama")])

@@ -169,18 +169,6 @@ def test_the_drops_interval_covers_the_truth_about_as_often_as_it_says():
 
 @pytest.mark.long
 @pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
-def test_a_second_draw_of_the_same_text_costs_nothing():
-    drops, flagged = [], 0
-    for seed in range(12):
-        found = transfer({name: block_on(bent, n=800, d=12, seed=2 * seed + i, folds=8) for i, name in enumerate("ab")})
-        drops.append(grid(found.drop)[0, 1])
-        flagged += not grid(found.drop, "low")[0, 1] <= 0 <= grid(found.drop, "high")[0, 1]
-    assert abs(np.mean(drops)) < 0.003
-    assert flagged <= 2
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 def test_the_expected_likeness_is_that_of_two_draws_of_one_text():
     """A straight line under noise: what the two maps differ by is noise alone, and the jackknife must say how much."""
     alike, expected, yardsticks = [], [], []
