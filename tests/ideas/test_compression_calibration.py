@@ -22,11 +22,7 @@ from howlinear.ideas.compression.compressors.lines import (
 )
 from howlinear.ideas.compression.compressors.width import moments_of
 from howlinear.ideas.compression.greedy import fit_maps
-from howlinear.ideas.compression.units import unit_moments
-from howlinear.ideas.sinks.planted import sunk
-from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
-from howlinear.models.units import readout
 
 
 def test_only_the_rows_to_fit_on_are_seen(gpt2, rows):
@@ -73,25 +69,6 @@ def test_where_nothing_is_mended_prices_are_the_same(gpt2, rows):
     assert set(line_prices(calibration, True)) == set(range(BLOCKS))
 
 
-def test_a_planted_sink_bends_the_line_and_not_the_mended_one(gpt2, rows):
-    """Position 0 gets a huge constant in one block: elsewhere the mended map is what it was without the sink."""
-    ids = rows.ids[~rows.test]
-    x, y = map(seen(gpt2, ids)[1].get, "xy")
-    mark, vector = torch.zeros(WIDTH), torch.zeros(WIDTH)
-    mark[3] = 30 * seen(gpt2, ids)[0]["y"].norm(dim=1).median()
-    vector[5] = 500 * y.norm(dim=1).median()
-    with sunk(gpt2, 1, mark, vector):
-        found = fit_lines(gpt2, ids)[1]
-    assert found.massive_rows == len(ids)
-    later = torch.arange(len(x)) % ids.shape[1] > 0
-    ordinary = Moments(WIDTH, WIDTH).update(x[later], y[later])
-    assert r2(found.all_rows, ordinary) < 0
-    straight = found.ordinary
-    assert isinstance(straight, ConstantFirst)
-    assert r2(AffineMap(straight.weight, straight.bias), ordinary) > 0.1
-    assert float(straight.first[5]) > 0.9 * vector[5]
-
-
 def test_an_anchored_map_by_hand():
     anchored = ConstantFirst(
         AffineMap(2 * torch.eye(2).double(), torch.ones(2).double()), torch.tensor([7.0, 8.0]).double()
@@ -99,14 +76,6 @@ def test_an_anchored_map_by_hand():
     x = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]).double()
     assert anchored(x).tolist() == [[[7, 8], [7, 9], [11, 13]]]
     assert parameters(anchored) == 4 + 2 + 2
-
-
-def test_hidden_units_give_the_output(model, ids):
-    """Their mean through the readout is the mean output."""
-    moments = unit_moments(model, ids)
-    for site in sites(model):
-        mean = seen(model, ids)[site.block]["y"].mean(0)
-        torch.testing.assert_close(readout(model, site)(moments[site.block].mean_x), mean, atol=1e-5, rtol=1e-4)
 
 
 def test_nothing_is_left_behind(model, rows):

@@ -69,6 +69,8 @@ def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
         base = losses(gpt2, held_out).mean()
         assert replaced(by_r2(calibration, share)) == [1]
         line, anchored = lines_of(calibration)[1].all_rows, lines_of(calibration)[1].ordinary
+        assert lines_of(calibration)[1].massive_rows == len(calibration.ids)
+        assert float(anchored.first[5]) > 0.9 * vector[5]
         x, y = (seen(gpt2, held_out)[1][name].view(len(held_out), -1, WIDTH) for name in "xy")
         missed = [((found(x) - y)[:, 1:]).square().sum() for found in (line, anchored)]
         assert missed[1] < missed[0] / 2

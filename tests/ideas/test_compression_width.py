@@ -267,16 +267,6 @@ def kept_of(smaller, calibration):
     return (narrow[:, :, None] == whole[:, None]).all(0).nonzero()[:, 1].tolist()
 
 
-def test_behind_a_block_that_loses_nothing_both_loops_are_one(two_blocks, monkeypatch):
-    """Nothing goes from the first block, so the second reads what it reads in the whole model."""
-    monkeypatch.setattr(width, "RIDGE", 0.0)
-    units = unit_count(two_blocks.model, sites(two_blocks.model)[0])
-    kept = {0: torch.arange(units), 1: torch.arange(units // 2)}
-    closed, opened = compensated(two_blocks, kept), width.narrowed(two_blocks, kept, width.ridge)
-    for one, other in zip(readouts(closed), readouts(opened), strict=True):
-        torch.testing.assert_close(one.weight, other.weight, atol=1e-4, rtol=1e-4)
-
-
 def test_a_block_is_read_out_on_what_the_narrow_one_before_it_gives(two_blocks, monkeypatch):
     """M is the ridge regression of all units on those that stay, in the smaller model and not in the whole one."""
     monkeypatch.setattr(width, "RIDGE", 0.1)

@@ -45,7 +45,6 @@ from howlinear.ideas.compression.units import (
     eliminate,
     gram,
     mean_of,
-    not_positive_definite,
     root_of,
     sweep_units,
     unit_moments,
@@ -223,10 +222,7 @@ def in_order(
     of the last t rows of Lᵀ β: those of L that stand for what the units before them do not explain.
     """
     last_first = order.flip(0)
-    try:
-        factor = linalg.cholesky(covariance[last_first][:, last_first].numpy(), lower=True)
-    except linalg.LinAlgError as error:
-        raise not_positive_definite(len(covariance)) from error
+    factor = linalg.cholesky(covariance[last_first][:, last_first].numpy(), lower=True)
     squares = np.square(factor.T @ readout[last_first].numpy()).sum(1)
     return Elimination(order, torch.tensor(np.concatenate([[0.0], squares[::-1].cumsum()])))
 

@@ -330,16 +330,11 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -
     try:
         factor = linalg.cho_factor(covariance.numpy())
     except linalg.LinAlgError as error:
-        raise not_positive_definite(m) from error
+        raise InputError(f"the covariance of {m} units is not positive definite: give more rows") from error
     precision = linalg.cho_solve(factor, np.eye(m))
     order, prices = sweep_units(precision, readout.numpy().copy(), np.argmin)
     total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
     return Elimination(torch.tensor(order), torch.tensor(total))
-
-
-def not_positive_definite(m: int) -> InputError:
-    """What to say of a covariance of m units that has no Cholesky factor."""
-    return InputError(f"the covariance of {m} units is not positive definite: give more rows")
 
 
 def sweep_units(
