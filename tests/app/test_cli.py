@@ -111,12 +111,8 @@ def test_measure_writes_the_documented_json_and_a_table(done, text, tmp_path):
     assert "24 train rows for each input" in out
     written = json.loads(target.read_text())
     assert written.keys() >= {"model", "corpus", "rows", "seq_len", "seed", "perplexity", "versions", "blocks"}
-    wanted = {"block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "condition", "rank", "rows_train"}
-    wanted |= {"inputs", "r2_train", "r2_limit", "r2_limit_low", "r2_limit_high", "massive_rows", "r2_ordinary"}
-    wanted |= {"r2_ordinary_low", "r2_ordinary_high", "effective_rank_ordinary"}
     assert [block["block"] for block in written["blocks"]] == [0, 3]
     for block in written["blocks"]:
-        assert block.keys() == wanted | {"rows_test"}
         assert all(math.isfinite(value) for value in block.values())
         assert block["r2_low"] < block["r2"] < block["r2_high"]
         assert block["r2"] < block["r2_limit"] < block["r2_train"]
