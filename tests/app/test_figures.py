@@ -95,14 +95,19 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(pipeline, tmp_
     assert not list(tmp_path.glob("**/*.yaml"))
 
 
+def saved(folder, hushed=()):
+    """A LLaMA of four blocks with fresh weights and its tokenizer; hushed blocks write the same on every row."""
+    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
+    model = new_model("mini-llama", 3, blocks=4, width=64, vocabulary=len(tokenizer))
+    hush(*(model.model.layers[block].mlp for block in hushed))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A LLaMA with fresh weights, in a folder with the tokenizer of an embedded one."""
-    folder = tmp_path_factory.mktemp("models") / "four-blocks"
-    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
-    new_model("mini-llama", 3, blocks=4, width=64, vocabulary=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(tmp_path_factory.mktemp("models") / "four-blocks")
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +128,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(model, text, tmp_path_factory):
-    return hl.figures(str(model), str(text), tmp_path_factory.mktemp("out") / "mine", short=True)
+    return hl.figures(model, str(text), tmp_path_factory.mktemp("out") / "mine", short=True)
 
 
 @pytest.mark.long
@@ -144,20 +149,10 @@ def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
     assert set(blocks["model"]) == {"four-blocks"}
 
 
-def hushed(folder, blocks):
-    """A LLaMA with fresh weights, of whose four blocks some write the same on every row."""
-    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
-    model = new_model("mini-llama", 3, blocks=4, width=64, vocabulary=len(tokenizer))
-    hush(*(model.model.layers[block].mlp for block in blocks))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("constant", "others"), [([0, 2], {1, 3}), ([0, 2, 3], {1})])
 def test_every_notebook_shows_the_other_blocks_where_some_write_the_same_on_every_row(text, tmp_path, constant, others):
-    page = hl.figures(str(hushed(tmp_path / "hushed", constant)), str(text), tmp_path / "mine", short=True)
+    page = hl.figures(saved(tmp_path / "hushed", constant), str(text), tmp_path / "mine", short=True)
     assert not_run(page) == []
     results = page.parent / "results"
     for stem in ("02_ceilings", "04_rank", "10_degrees", "12_sinks", "15_gate", "16_tokens"):
@@ -173,7 +168,7 @@ def test_every_notebook_shows_the_other_blocks_where_some_write_the_same_on_ever
 @pytest.mark.long
 def test_a_model_whose_every_block_writes_the_same_is_refused(text, tmp_path):
     with pytest.raises(SourceError, match="hushed"):
-        hl.figures(str(hushed(tmp_path / "hushed", range(4))), str(text), tmp_path / "mine", short=True)
+        hl.figures(saved(tmp_path / "hushed", range(4)), str(text), tmp_path / "mine", short=True)
     assert not (tmp_path / "mine" / figures.PAGE).exists()
 
 
@@ -212,7 +207,7 @@ def test_called_again_it_does_nothing_anew(page, model, text):
     made = {path: path.stat().st_mtime_ns for path in (page.parent / "notebooks").glob("*.ipynb")}
     executed = paths.scratch(next(page.parent.glob("*.yaml")).stem) / "notebooks"
     times = {path: path.stat().st_mtime_ns for path in executed.glob("*.ipynb")}
-    again = hl.figures(str(model), str(text), page.parent, short=True)
+    again = hl.figures(model, str(text), page.parent, short=True)
     assert again == page
     assert page.stat().st_mtime_ns > before
     assert times == {path: path.stat().st_mtime_ns for path in executed.glob("*.ipynb")}

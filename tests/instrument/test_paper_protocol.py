@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from conftest import BLOCKS, WIDTH
+from helpers.captures import seen_at_sites
 from helpers.reference import least_squares
 from helpers.unit_rows import hush
 from howlinear.instrument.paper_protocol import COLUMNS, paper_blocks, paper_moments
@@ -23,17 +24,9 @@ def laid_out(ids):
 
 
 def rows_of_blocks(model, ids):
-    """All rows of all blocks by hooks of the test's own: [(x, y), …], float64."""
-    found = [[] for _ in range(BLOCKS)]
-    handles = [
-        site.output.register_forward_hook(lambda _, given, y, at=found[site.block]: at.extend((given[0], y)))
-        for site in sites(model)
-    ]
-    with torch.no_grad():
-        model(ids)
-    for handle in handles:
-        handle.remove()
-    return [[part.flatten(0, 1).double().numpy() for part in at] for at in found]
+    """All rows of all blocks: [(x, y), …], float64."""
+    seen = seen_at_sites(model, {"input_ids": ids})
+    return [(x.double().numpy(), y.double().numpy()) for x, y in seen.values()]
 
 
 @pytest.fixture

@@ -620,10 +620,9 @@ def figures(
     columns = (TextColumn("notebooks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
         bar = bars.add_task("notebooks", total=None)
-        show = partial(bars.update, bar)
 
         def progress(done: int, of: int) -> None:
-            show(completed=done, total=of)
+            bars.update(bar, completed=done, total=of)
 
         page = hl.figures(model, corpus or "docs", out, short, cores, progress, force, documents, text_column)
     missing = not_run(page)

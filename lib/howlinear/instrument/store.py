@@ -103,8 +103,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 def about_capture(path: Path) -> dict[str, Any]:
     """What a capture says of itself, without its tensors."""
     with _opened(path) as file:
-        said = _said(file)
-    return {key: value for key, value in said.items() if key != "sha256"}
+        return {key: value for key, value in _said(file).items() if key != "sha256"}
 
 
 def load_capture(path: Path) -> Stored:
