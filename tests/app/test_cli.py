@@ -160,8 +160,6 @@ def test_measure_says_in_one_line_how_rows_were_made_of_a_text(done, text, folde
     ("arguments", "message"),
     [
         (["measure", "no/such model"], "no model folder no/such model; offline there are mini-gpt2"),
-        (["measure", "mini-gpt2", "--corpus", "nope"], "unknown corpus 'nope': use docs, code, cpp"),
-        (["measure", "mini-gpt2", "--corpus", "nope.txt"], "cannot read corpus file nope.txt"),
         (["measure", "mini-gpt2", "--blocks", "0,99"], "no block [99] in a model of 12 blocks"),
         (["measure", "mini-gpt2", "--blocks", "0,99", "--fresh"], "howlinear: no block [99] in a model of 12 blocks"),
         (["measure", "mini-gpt2", "--blocks", "a"], "--blocks 'a': give whole numbers"),

@@ -174,7 +174,7 @@ def figures(
         if not Path(path).is_file():  # a file as old as before is not read again
             Path(path).write_text(table, encoding="utf-8")
     profile = settings.read(written)  # which finds the texts that it names
-    _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
+    _run_pipeline(profile, cores or os.cpu_count() or 1, progress or (lambda *_: None))
     made = paths.scratch(profile.name)
     captured = any((paths.build(profile.name) / "captures").glob("*/*.safetensors"))
     if not captured or not (made / "results").is_dir():
@@ -271,7 +271,7 @@ def _write_run_profile(out: Path, content: dict[str, Any], force: bool = False) 
     return path
 
 
-def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress | None) -> None:
+def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress) -> None:
     """Have Snakemake run all notebooks; one that fails does not keep others from running."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.SNAKEFILE)]
     command += ["--nolock", "--rerun-incomplete", "--keep-going", "--quiet", "all"]
@@ -283,15 +283,13 @@ def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress |
         process = subprocess.Popen(command, cwd=paths.ROOT, stdout=said, stderr=said)  # noqa: S603 (all of it is ours)
         try:
             while process.poll() is None:
-                if progress is not None:
-                    progress(sum(path.is_file() for path in executed), len(executed))
+                progress(sum(path.is_file() for path in executed), len(executed))
                 time.sleep(0.5)
         finally:
             if process.poll() is None:  # Ctrl-C reaches Snakemake too, which ends its notebooks
                 process.terminate()
                 process.wait()
-    if progress is not None:
-        progress(sum(path.is_file() for path in executed), len(executed))
+    progress(sum(path.is_file() for path in executed), len(executed))
 
 
 def _reason(profile: settings.RunProfile, stem: str) -> str:

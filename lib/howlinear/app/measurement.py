@@ -95,13 +95,8 @@ def to_plot(measurements: Iterable[Measurement]) -> pd.DataFrame:
     """The same as `plots.profile` takes it, under as many of the last parts of the models' names as tell them apart."""
     frame = to_frame(measurements)
     paths = frame["model"].map(Path)
-    parts = next(number for number in count(1) if _ends(paths, number).nunique() == paths.nunique())
-    return frame.assign(model=_ends(paths, parts))
-
-
-def _ends(paths: pd.Series, parts: int) -> pd.Series:
-    """The last parts of paths."""
-    return paths.map(lambda path: "/".join(path.parts[-parts:]))
+    shortened = (paths.map(lambda path, parts=parts: "/".join(path.parts[-parts:])) for parts in count(1))
+    return frame.assign(model=next(names for names in shortened if names.nunique() == paths.nunique()))
 
 
 def measure_untrained(

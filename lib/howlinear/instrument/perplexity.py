@@ -98,8 +98,7 @@ class HeldOutLosses:
         """
         if not self.predicts:
             return None
-        sequences = torch.cat([sequences for sequences, _ in self.parts])
-        means = torch.cat([means for _, means in self.parts])
+        sequences, means = map(torch.cat, zip(*self.parts, strict=True))
         order = sequences.argsort()
         predicted = self.rows.predicted
         counts = None if predicted is None else predicted[sequences[order]]
