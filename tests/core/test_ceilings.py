@@ -26,9 +26,9 @@ from howlinear.text.corpus import load_corpus
 from howlinear.training.minis import FACTORY
 
 
-def planted(block, n=600, d=6, seed=0):
+def planted(block, n=600, d=6):
     """Train and held-out rows of a block, as ((x, y), (x, y))."""
-    x = normal(n, d, seed=seed)
+    x = normal(n, d)
     y = block(x)
     cut = 2 * n // 3
     return (x[:cut], y[:cut]), (x[cut:], y[cut:])
@@ -38,10 +38,10 @@ def score(train, test):
     return ceiling(*train, *test)
 
 
-def rows_and_folds(n=240, d=4, folds=4, seed=0):
+def rows_and_folds(n=240, folds=4, seed=0):
     """Rows of a block that is partly linear, dealt to folds."""
-    x = normal(n, d, seed=seed) + 2
-    y = x @ normal(d, 3, seed=seed + 1) + normal(n, 3, seed=seed + 2) + x[:, :1].square()
+    x = normal(n, 4, seed=seed) + 2
+    y = x @ normal(4, 3, seed=seed + 1) + normal(n, 3, seed=seed + 2) + x[:, :1].square()
     fold = torch.arange(n) % folds
     return x, y, fold
 

@@ -9,9 +9,9 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 
 
-def folds(n=40, count=3):
+def folds(n=40):
     """Rows of three folds, with their moments."""
-    rows = [(normal(n, 4, seed=i) + i, normal(n, 2, seed=10 + i)) for i in range(count)]
+    rows = [(normal(n, 4, seed=i) + i, normal(n, 2, seed=10 + i)) for i in range(3)]
     return rows, [Moments(4, 2).update(x, y) for x, y in rows]
 
 

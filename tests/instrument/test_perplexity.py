@@ -102,9 +102,9 @@ def test_a_single_token_and_no_held_out_part_predict_nothing(gpt2, ids, some, me
 
 
 @torch.no_grad()
-def run_through(model, rows, size=5):
+def run_through(model, rows):
     run = HeldOutLosses(model, rows)
-    for batch in batches(rows, size):
+    for batch in batches(rows, 5):
         if run.wants(batch):
             run.update(batch, logits(model, batch_of(model, rows, batch)))
     return run

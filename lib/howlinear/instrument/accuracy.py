@@ -129,11 +129,7 @@ def accuracy(
 def _continuations(
     row: int, question: Question, tokenizer: PreTrainedTokenizerBase, longest: int | None
 ) -> list[tuple[Int64[Tensor, " _"], int]]:
-    """A question with each of its choices behind it, and where the choice begins; white space between is the choice's.
-
-    Raises:
-        InputError: the question or a choice has no token, or both have more than the model reads.
-    """
+    """A question with each choice behind it, and where the choice begins; white space between is the choice's."""
     opening = opening_of(tokenizer)
     text = question.text
     wholes = [

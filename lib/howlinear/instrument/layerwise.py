@@ -335,11 +335,7 @@ class Work:
 def _opened_work(
     folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any], tight: bool
 ) -> Iterator[Work]:
-    """A folder to work in, which the first process opens for all; unless it is named, it goes afterwards.
-
-    Raises:
-        InputError: as of `open_work`; or a process does not see it.
-    """
+    """A folder to work in, which the first process opens for all; unless it is named, it goes afterwards."""
     if not current_group().alone:
         about = {**about, "processes": current_group().size}
     opened = None
