@@ -71,13 +71,16 @@ def fisher(r: float, count: int, order: bool = False) -> Estimate:
     if order:
         variance *= 1 + r**2 / 2
     half = norm.ppf((1 + CONFIDENCE) / 2) * variance**0.5
-    return Estimate(float(r), float(np.tanh(z - half)), float(np.tanh(z + half)))
+    low = np.tanh(z - half)
+    high = np.tanh(z + half)
+    return Estimate(float(r), float(low), float(high))
 
 
 def _r(x: np.ndarray, y: np.ndarray, order: bool) -> float:
     """Pearson's r, or Spearman's ρ: Pearson's of ranks."""
     if order:
-        x, y = rankdata(x), rankdata(y)
+        x = rankdata(x)
+        y = rankdata(y)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         raise InputError("what does not vary over blocks has no correlation")
     return float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1))

@@ -26,15 +26,18 @@ ROUNDING = 1e-12
 
 def limit(in_sample: float, held_out: float) -> float:
     """R² in the limit of ever more rows, R²_∞ = 1 − √(u u'); R² is 1 − u on the rows of the fit, 1 − u' on others."""
-    return 1 - (_unexplained(in_sample) * _unexplained(held_out)) ** 0.5
+    of_fit = _unexplained(in_sample)
+    of_others = _unexplained(held_out)
+    return 1 - (of_fit * of_others) ** 0.5
 
 
 def optimism(in_sample: float, held_out: float) -> float:
     """How far the fit follows its own rows: v / n = 1 − √(u / u'), 0 with ever more rows and p / n of Gaussian ones."""
+    of_fit = _unexplained(in_sample)
     of_others = _unexplained(held_out)
     if of_others <= ROUNDING:  # all is explained, on both sides
         return 0.0
-    return 1 - (_unexplained(in_sample) / of_others) ** 0.5
+    return 1 - (of_fit / of_others) ** 0.5
 
 
 def _unexplained(r2: float) -> float:
