@@ -134,8 +134,9 @@ def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Mo
     low, high = None, None
     if len(trains) > 1 and len(tests) > 1:
         # refitted without each train fold, scored without each held-out fold
-        without_each = refits(trains, inputs)
-        refitted = [_scores(refit, _directions(refit, fewer), fewer, test) for refit, fewer in without_each]
+        refitted = []
+        for refit, fewer in refits(trains, inputs):
+            refitted.append(_scores(refit, _directions(refit, fewer), fewer, test))
         rescored = [_scores(affine, directions, train, fewer) for fewer in left_out(tests)]
         low, high = _intervals(curve, refitted, rescored)
     return RankCurve(affine, directions, curve, low, high, (train.mean_x, train.mean_y))

@@ -94,9 +94,11 @@ def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture])
 
 def judge(ceilings: Mapping[int, Ceiling], tolerance: float, look: int, looks: int) -> Stop:
     """What one look says of the blocks that have an R²_lin: whether every interval is narrow enough."""
-    if any(measured.interval is None for measured in ceilings.values()):
-        raise InputError("a tolerance needs intervals, and they need two document folds or more on each side")
-    half_widths = {block: measured.interval.half_width for block, measured in ceilings.items()}
+    half_widths = {}
+    for block, measured in ceilings.items():
+        if measured.interval is None:
+            raise InputError("a tolerance needs intervals, and they need two document folds or more on each side")
+        half_widths[block] = measured.interval.half_width
     widest = max(half_widths, key=half_widths.__getitem__)
     return Stop(
         tolerance=tolerance,
