@@ -158,7 +158,7 @@ def profile_notes(measurement: Measurement) -> list[str]:
     """What to think of a profile: sentences that stand below its table."""
     profile, asked = measurement.profile, measurement.rows_asked
     sentences = []
-    if asked is not None and profile.stop is None and profile.rows_used < asked and profile.rows.ids is not None:
+    if asked is not None and profile.stop is None and profile.rows_used < asked:
         length = profile.rows.ids.shape[1]
         sentences.append(f"{profile.rows_used:,} rows of the {asked:,} asked for: whole sequences of {length} tokens")
     sentences.append(profile.outlook)
