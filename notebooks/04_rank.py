@@ -268,11 +268,12 @@ plt.show()
 # %%
 from howlinear.ideas.rank.points import points_along_first
 
-points = []
+points = {}
 for name in run.models:
     for number, block in run.capture(name).blocks.items():
-        points.append(points_along_first(block).assign(model=name, block=number))
-run.record("points", pd.concat(points)).groupby("model", sort=False)["medians"].max()
+        points[name, number] = points_along_first(block)
+every_point = pd.concat(points, names=["model", "block"]).reset_index(["model", "block"])
+run.record("points", every_point).groupby("model", sort=False)["medians"].max()
 
 # %% [markdown]
 # ## Figure: how many directions does the map need?
