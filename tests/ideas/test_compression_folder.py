@@ -251,14 +251,6 @@ def test_the_folder_holds_what_a_model_folder_holds(folder):
     assert {path.stat().st_mode for path in folder.iterdir()} == {(folder.parent / "file").stat().st_mode}
 
 
-def test_a_second_compression_starts_from_the_folder(folder, tmp_path, ids):
-    loaded = load_model(folder)
-    again = load_model(save(replace(loaded, {0: random_map(3)}), tmp_path / "smaller", ""))
-    assert replaced(again.config) == {0: None, 1: None, 2: RANK}
-    with swap(loaded, {0: random_map(3)}):
-        assert_same_outputs(logits(again, ids), logits(loaded, ids))
-
-
 def test_replaced_blocks_measure_as_linear_and_the_others_do_not(model, tmp_path, rows):
     profile = measure(load_model(save(smaller(model), tmp_path / "small", "")), rows)
     assert profile[1].r2 == pytest.approx(1, abs=1e-9)

@@ -42,31 +42,26 @@ def recorded():
     return tables.results(paths.results("minis"), "06_compression")
 
 
-def fewer(found, keep):
-    """The same results with some rows of each table."""
-    tables = {name: table[keep(table)] for name, table in found.items() if "model" in table}
-    return Results(found.stem, {**found, **tables}, found.run)
+def of_an_encoder(tables):
+    return {name: table[:0] for name, table in tables.items()}
 
 
-def test_a_run_of_an_encoder_alone_has_an_answer_to_every_question(recorded):
-    empty = Results(recorded.stem, {name: table[:0] for name, table in recorded.items()}, recorded.run)
-    (answer,) = describe(empty).answer
-    assert answer.startswith("mini-gpt2, mini-pythia and mini-llama predict no next token")
-    assert len(describe(empty).replies) == 3
-    assert all(said for _, said in describe(empty).questions)
+def of_two_models(tables):
+    return tables | {name: table[table["model"] != "mini-llama"] for name, table in tables.items() if "model" in table}
 
 
-def test_of_an_encoder_beside_others_it_is_said_that_it_has_no_loss(recorded):
-    found = describe(fewer(recorded, lambda table: table["model"] != "mini-llama"))
-    assert found.answer[-1].startswith("mini-llama predicts no next token")
+def of_two_blocks(tables):
+    """Costs, and no ranking."""
+    first = {name: table[table["block"] < 2] for name, table in tables.items() if "block" in table}
+    return of_an_encoder(tables) | first | {"frontier": tables["frontier"]}
 
 
-def test_a_model_of_two_blocks_has_costs_and_no_ranking(recorded):
-    few = fewer(recorded, lambda table: table["block"] < 2 if "block" in table else table["model"] == "")
-    few = Results(few.stem, {**few, "agreements": few["agreements"][:0], "frontier": recorded["frontier"]}, few.run)
-    found = describe(few)
-    _, of_means, of_lines = found.answer
-    assert "block 0" in of_means
-    last = recorded["frontier"].query("model == 'mini-gpt2' and way == 'greedy, refitted'")
-    assert f"{last['delta'].iloc[-1]:+.2f}" in of_lines
+@pytest.mark.parametrize("lacking", [of_an_encoder, of_two_models, of_two_blocks])
+def test_a_run_that_lacks_something_has_an_answer_to_every_question(recorded, lacking):
+    found = describe(Results(recorded.stem, lacking(dict(recorded)), recorded.run))
+    assert len(found.replies) == 3
     assert all(said for _, said in found.questions)
+    answer = " ".join(found.answer)
+    assert ("mini-llama predict" in answer) == (lacking is not of_two_blocks)
+    last = recorded["frontier"].query("model == 'mini-gpt2' and way == 'greedy, refitted'")["delta"].iloc[-1]
+    assert (f"{last:+.2f}" in answer) == (lacking is not of_an_encoder)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import LOSS_BATCH, change, held_out, losses
+from howlinear.instrument.perplexity import change, held_out, losses
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
@@ -28,7 +28,7 @@ def swap_cost(
 
 
 def timed_losses(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = LOSS_BATCH
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int
 ) -> tuple[Float[Tensor, " n"], float]:
     """The loss of each sequence, see `perplexity.losses`, and how many tokens a second that took, by the wall clock."""
     began = perf_counter()

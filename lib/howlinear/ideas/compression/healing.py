@@ -90,7 +90,7 @@ def heal(
 ) -> nn.Module:
     """A copy of a module, trained in a block's place on the model's own loss while everything else stands still."""
     trained = copy.deepcopy(module)
-    with _frozen(model), swap(model, {block: trained}):
+    with swap(model, {block: trained}):
         _train(model, list(trained.parameters()), ids, steps, seed)
     return trained.requires_grad_(False)
 
@@ -98,9 +98,8 @@ def heal(
 def heal_blocks(model: PreTrainedModel, ids: Int64[Tensor, "m seq_len"], steps: int, seed: int = 0) -> PreTrainedModel:
     """A copy of a model whose feed-forward blocks are all trained on, while everything else stands still."""
     trained = copy_of(model)
-    with _frozen(trained):
-        parameters = [parameter for site in sites(trained) for parameter in site.parameters()]
-        _train(trained, parameters, ids, steps, seed)
+    parameters = [parameter for site in sites(trained) for parameter in site.parameters()]
+    _train(trained, parameters, ids, steps, seed)
     return trained
 
 
@@ -137,16 +136,16 @@ def healed_beside(
 def _train(
     model: PreTrainedModel, parameters: list[nn.Parameter], ids: Int64[Tensor, "m seq_len"], steps: int, seed: int
 ) -> None:
-    """Train parameters of a model on its own loss: steps of Adam on `SEQUENCES` sequences each."""
+    """Train parameters of a model on its own loss, all others frozen: steps of Adam on `SEQUENCES` sequences each."""
     if steps < 1 or ids.shape[0] < 1 or ids.shape[1] < 2:
         raise InputError(
             f"healing needs a step or more and sequences of two tokens, got steps={steps} and ids of shape "
             f"{tuple(ids.shape)}"
         )
-    for parameter in parameters:
-        parameter.requires_grad_(True)
     optimiser = Adam(parameters, lr=RATE)
-    with torch.enable_grad():
+    with _frozen(model), torch.enable_grad():
+        for parameter in parameters:
+            parameter.requires_grad_(True)
         for batch in shuffled_batches(len(ids), SEQUENCES, steps, seed):
             tokens = ids[batch].to(model.device)
             predictions = logits(model, tokens)[:, :-1]

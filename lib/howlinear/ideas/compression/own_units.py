@@ -140,13 +140,10 @@ def anchor(
     gives. In a family that norms what its FFNs write (`layers.writes_to_stream`) readouts stay as they are: what one
     adds there is not what the stream gets.
 
-    Args:
-        calibration: the whole model, left as it was, and the text to fit on.
-        blocks: block → the smaller one, whose readout is written over; asked for when its layer's turn has come.
-        own_outputs: towards what each block writes in the whole model, not towards the residual stream.
-        finish: gets every layer's number when it is done, and its smaller block; None where there is none, or where
-            an ended run has done it.
-        work: a folder that keeps the streams behind the last layer that is done.
+    A block is asked for when its layer's turn has come, and its readout is written over. With `own_outputs` it is
+    fitted towards what the whole model's block writes. `finish` gets every layer's number when it is done, and its
+    smaller block; None where there is none, or where an ended run has done it. A folder of `work` keeps the streams
+    behind the last layer that is done.
     """
     model = calibration.model
     fits = writes_to_stream(model)

@@ -15,24 +15,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.reduced_rank import RankCurve, Reduced
+from howlinear.core.reduced_rank import RankCurve
 from howlinear.ideas.compression.costs import swap_cost
 from howlinear.instrument.perplexity import held_out, losses
 from howlinear.models.ffn_sites import sites
 from howlinear.text.rows import TokenRows
 
 
-def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap | Reduced] | None = None) -> int:
-    """How many numbers all feed-forward blocks hold together."""
+def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap] | None = None) -> int:
+    """How many numbers all feed-forward blocks hold together, or maps in the place of some."""
     held = 0
     for site in sites(model):
-        replacement = maps.get(site.block) if maps else None
-        if replacement is None:
-            held += sum(parameter.numel() for parameter in site.parameters())
-        elif isinstance(replacement, AffineMap):
-            held += replacement.weight.numel() + replacement.bias.numel()
-        else:
-            held += replacement.parameters
+        affine = maps.get(site.block) if maps else None
+        tensors = site.parameters() if affine is None else (affine.weight, affine.bias)
+        held += sum(tensor.numel() for tensor in tensors)
     return held
 
 
