@@ -106,8 +106,7 @@
     const stored = clouds[now.model]?.[now.corpus]?.[now.block];
     const caption = cloud.parentElement.querySelector("figcaption");
     if (!stored) {
-      const instead = "a cloud comes with a run of your own, whose capture keeps some";
-      caption.textContent = `The book stores no rows of ${now.model}: ${instead}.`;
+      caption.textContent = `The book keeps rows of ${now.model} on its main text alone.`;
       cloud.replaceChildren();
       return;
     }

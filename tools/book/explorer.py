@@ -1,9 +1,9 @@
 """The book's interactive page: R²_lin of every model, text and block, under each cut and protocol that was measured.
 
 `collect` makes one tidy table of it: what the notebooks have on record, of public models too, and what follows from the
-stored moments of embedded ones. Of these there are points as well: a block's outputs beside its map's answers. `page`
-writes both into the frame `book/explorer.html`, the numbers as an HTML table, which reads without a script as well;
-`book/_static/explorer.js` draws what stands in it.
+stored moments of embedded ones. Beside the numbers stand the points that notebook 04 has on record: a block's outputs
+and its map's answers. `page` writes both into the frame `book/explorer.html`, the numbers as an HTML table, which reads
+without a script as well; `book/_static/explorer.js` draws what stands in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.files import numbers, paths, tables
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.massive import KEPT
 from howlinear.notebook import run as notebooks
 from howlinear.notebook import settings
 
@@ -61,29 +60,39 @@ START = {"cut": "10"}
 
 KEYS = ["model", "corpus", "block", "protocol", "cut"]
 VALUES = ["r2", "r2_low", "r2_high"]
-
-POINTS = 200
-"""Held-out rows of a block that are drawn, and at most so many of its heaviest besides."""
+POINT = ["answer", "output", "medians"]
 
 
 def collect(run: notebooks.Run) -> dict[str, Any]:
     """What the page shows: of a run profile, and of the record of public models.
 
     Returns:
-        `values`, rows of `KEYS` and `VALUES`, and `clouds`, model → text → block → `cloud`.
+        `values`, rows of `KEYS` and `VALUES`, and `clouds`, model → text → block → its `points`, rows of `POINT`, and
+        `share`, how much of the outputs' variance lies along their direction.
     """
-    clouds: dict[str, Any] = {}
     computed = []
     for name in run.models:
         for corpus in run.corpora:
             for block, kept in run.capture(name, corpus).blocks.items():
                 where = {"model": name, "corpus": corpus, "block": block}
                 computed += [where | value for value in from_moments(kept)]
-                clouds.setdefault(name, {}).setdefault(corpus, {})[str(block)] = cloud(kept)
     every = pd.concat([recorded("public"), recorded(run.profile), pd.DataFrame(computed)])
     # what is on record comes first, since it has intervals
     every = every.dropna(subset="r2").drop_duplicates(KEYS).round(4)
-    return {"values": json.loads(every[KEYS + VALUES].to_json(orient="records")), "clouds": clouds}
+    values = json.loads(every[KEYS + VALUES].to_json(orient="records"))
+    return {"values": values, "clouds": recorded_clouds("public") | recorded_clouds(run.profile)}
+
+
+def recorded_clouds(profile: str) -> dict[str, Any]:
+    """Points along the outputs' first direction, as notebook 04 has them on record: model → main text → block."""
+    main = next(iter(settings.read(profile).corpora_by_name))
+    results = tables.results(profile, "04_rank")
+    shares = results["blocks"].set_index(["model", "block"])["first_share"]
+    clouds: dict[str, Any] = {}
+    for (model, block), points in results["points"].groupby(["model", "block"]):
+        drawn = {"points": points[POINT].to_numpy().tolist(), "share": shares[model, block]}
+        clouds.setdefault(model, {main: {}})[main][str(block)] = drawn
+    return clouds
 
 
 def recorded(profile: str) -> pd.DataFrame:
@@ -119,27 +128,6 @@ def from_moments(kept: BlockCapture) -> Iterator[dict[str, Any]]:
         left_out = 0 if cut == "all" else len(heavy.beyond(float(cut)))
         for protocol, value in without(left_out).items():
             yield {"protocol": protocol, "cut": cut, "r2": value}
-
-
-def cloud(kept: BlockCapture) -> dict[str, Any]:
-    """Held-out outputs beside the fitted map's answers, along the direction in which outputs vary most.
-
-    Returns:
-        `points`, [answer, output, output norm in medians] each, the first two about the mean output and in standard
-        deviations of the outputs along that direction; `share`, how much of the outputs' variance lies along it.
-    """
-    line, _ = fit(Moments.total(kept.train))
-    variances, directions = torch.linalg.eigh(kept.outputs.sxx / kept.outputs.n)
-    sample, heavy = kept.rows(), kept.heavy_rows().beyond(KEPT)
-    median = kept.heavy_rows().median
-    # rows beyond the lowest cut are all among the heavy ones, so that the sample has the others
-    others = sample.test & (torch.linalg.vector_norm(sample.y, dim=1) <= KEPT * median)
-    x = torch.cat([sample.x[others][:POINTS], heavy.x[heavy.test][:POINTS]]).double()
-    y = torch.cat([sample.y[others][:POINTS], heavy.y[heavy.test][:POINTS]]).double()
-    medians = torch.linalg.vector_norm(y, dim=1) / median
-    answer, output = ((z - kept.outputs.mean_x) @ directions[:, -1] / variances[-1].sqrt() for z in (line(x), y))
-    points = torch.stack([answer, output, medians], 1).numpy().round(2).tolist()
-    return {"points": points, "share": round(float(variances[-1] / variances.sum()), 3)}
 
 
 def page(found: Mapping[str, Any], frame: Path) -> str:

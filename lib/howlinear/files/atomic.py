@@ -27,7 +27,7 @@ def written_aside(target: Path | str) -> Iterator[Path]:
     beside it is removed. What cannot be written is a `SourceError`.
     """
     target = Path(target)
-    if target.is_dir():
+    if os.path.isdir(target):  # which is False of a name that no file can have
         raise SourceError(f"cannot write {target}: it is a folder; name a file")
     with _neighbour(target, is_folder=False) as aside:
         yield aside

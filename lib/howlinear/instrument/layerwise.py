@@ -73,6 +73,7 @@ def opened(
         SourceError: as of `load_model`.
         InputError: as of `load_model`; there is no room, and no other way; or quantised weights are to stay there.
     """
+    dtype_of(dtype)  # refused, if so, before it is taken for what is wrong with the weights
     excess = None if layerwise is False else _excess(name, dtype)
     if excess is None and not layerwise:
         return load_model(name, dtype=dtype, sites=sites).to(device)

@@ -20,7 +20,7 @@ from huggingface_hub import constants, hf_hub_download, list_repo_files, try_to_
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
-from howlinear.errors import HowlinearError, InputError, SourceError, first_line
+from howlinear.errors import InputError, SourceError, first_line
 from howlinear.files import paths
 from howlinear.models import packaged
 from howlinear.models.seals import check_seal
@@ -149,7 +149,7 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
     """While it lasts, whatever keeps `source` from being read is a `SourceError` that says where and what to do."""
     try:
         yield
-    except HowlinearError:  # which says itself what is wrong, if it is not the source
+    except SourceError:
         raise
     except UNLOADABLE as error:
         if Path(source).is_dir():

@@ -184,6 +184,8 @@ def load_corpus(
         texts = list(texts_of(text, text_column, name))
     elif isinstance(text, str | Path):
         texts, passed_over = plain.read_path(Path(text), text_column)
+    elif text_column is not None and isinstance(text, list | tuple) and all(isinstance(each, str) for each in text):
+        raise InputError("strings have no columns: leave text_column out")
     else:
         name, texts = _strings(gathered(text, text_column), text_column)
     cut, how = _documents_of(texts, documents, name)
@@ -206,8 +208,6 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
         texts = [row[column] for row in texts if row.get(column) is not None]
         plain.check_strings(texts, f"column {column!r} of the rows")
         return f"{len(texts):,} rows", texts
-    if column is not None:
-        raise InputError("strings have no columns: leave text_column out")
     plain.check_strings(texts, f"a {type(given).__name__}")
     return f"{len(texts):,} strings", texts
 
