@@ -15,7 +15,7 @@
 # least-squares affine map explain, on text it has not seen?
 #
 # **You need** notebook 01. **You learn** to read a *profile*, $R^2_{\mathrm{lin}}$ against depth, with its intervals,
-# and to keep apart how linear a block is and what its line costs. **Time** 35 minutes to read, 2 to run.
+# and to keep apart how linear a block is and what its line costs. **Time** 35 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

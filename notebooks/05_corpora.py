@@ -15,7 +15,7 @@
 # if it does: is it the same *line*?
 #
 # **You need** notebook 02. **You learn** to keep apart a profile, which is alike on two texts, and a line, which is
-# not. **Time** 20 minutes to read, 1 to run.
+# not. **Time** 20 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -15,7 +15,7 @@
 # them so, or a few *tokens*?
 #
 # **You need** notebooks 02 and 04. **You learn** to report an $R^2$ beside that of the ordinary rows, and why a few
-# rows can decide a fit for all others. **Time** 45 minutes to read, 3 to run.
+# rows can decide a fit for all others. **Time** 45 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
