@@ -118,7 +118,7 @@
     caption.textContent =
       `Held-out rows of block ${now.block}: what it writes against what the map fitted to all rows answers, along the ` +
       `direction in which its outputs vary most (${say(100 * share, 0)} % of their variance). On the diagonal the map is ` +
-      (massive ? `right. Diamonds: ${massive} ${beyond}; hollow: ${leftOut} beyond the cut.` : `right. There are no ${beyond}.`);
+      (massive ? `right. Diamonds: the ${massive} heaviest of the ${beyond}; hollow: ${leftOut} beyond the cut.` : `right. There are no ${beyond}.`);
     const all = points.flatMap(([answer, output]) => [answer, output]);
     const [low, high] = [Math.min(...all), Math.max(...all)];
     const title = (what) => `${what} (standard deviations)`;
