@@ -233,13 +233,13 @@ def test_a_choice_changes_profile_cloud_table_and_words(page, found):
     slopes = np.diff(heights) / np.diff(r2)
     assert slopes == pytest.approx(slopes[0] * np.ones(2), rel=1e-3)  # a straight axis
     assert slopes[0] < 0
-    choose(page, model="mini-sink", block="2")
-    medians = np.array(found["clouds"]["mini-sink"]["docs"]["2"]["points"])[:, 2]
+    visible = "[...document.querySelectorAll('#explorer tbody tr')].filter(r => r.checkVisibility()).length"
+    assert page.value(visible) == 3
+    choose(page, model="mpnet-base", block="8")
+    medians = np.array(found["clouds"]["mpnet-base"]["wikitext"]["8"]["points"])[:, 2]
     assert (medians > 10).any()
     for drawn, count in (("circle.point", medians <= 5), (".massive:not(.filled)", medians > 10)):
         assert page.value(f"document.querySelectorAll('.explorer-cloud {drawn}').length") == count.sum()
-    visible = "[...document.querySelectorAll('#explorer tbody tr')].filter(r => r.checkVisibility()).length"
-    assert page.value(visible) == 3
 
 
 @pytest.mark.long
