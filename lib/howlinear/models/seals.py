@@ -27,9 +27,10 @@ def seal(folder: Path, pattern: str = "*.safetensors") -> None:
     atomic.write_text(folder / SEAL, "".join(lines))
 
 
-def check_seal(
-    folder: Path, remedy: str = f"copy it again, or remove {SEAL} if you changed the weights yourself"
-) -> None:
+COPY_AGAIN = f"copy it again, or remove {SEAL} if you changed the weights yourself"
+
+
+def check_seal(folder: Path, remedy: str = COPY_AGAIN) -> None:
     """Compare a folder's files with its seal, if it has one; if they differ, the error says the remedy."""
     if not (folder / SEAL).is_file():
         return
