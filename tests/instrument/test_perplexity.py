@@ -42,6 +42,17 @@ def test_by_hand(gpt2, ids):
     assert perplexity(gpt2, ids) == pytest.approx(VOCABULARY, rel=1e-6)
 
 
+@pytest.mark.parametrize("returned", [lambda scores: scores, lambda scores: (scores, None)])
+def test_a_head_of_somebodys_own_may_return_a_tensor_or_a_tuple(ids, returned, monkeypatch):
+    model = tiny("mini-gpt2")
+    expected = losses(model, ids)
+    forward = type(model).forward
+    monkeypatch.setattr(
+        type(model), "forward", lambda self, *args, **named: returned(forward(self, *args, **named).logits)
+    )
+    assert torch.equal(losses(model, ids), expected)
+
+
 SCALED = {  # logits that are no product with the head alone
     "cohere": (transformers.CohereForCausalLM, transformers.CohereConfig, {"logit_scale": 0.3}),
     "granite": (transformers.GraniteForCausalLM, transformers.GraniteConfig, {"logits_scaling": 5.0}),

@@ -56,9 +56,10 @@ def rows_of(
     check_count("rows", rows)
     check_count("seq_len", seq_len)
     brought = gathered(brought)
+    if isinstance(brought, Corpus):
+        _check_tokenizer(brought, model)
     if is_text(brought):
         corpus = brought if isinstance(brought, Corpus) else load_corpus(brought, model)
-        _check_tokenizer(corpus, model)
         return corpus.rows(rows, seq_len, seed, folds)
     if isinstance(brought, Rows):
         return brought

@@ -157,6 +157,7 @@ def whole_perplexities(model: PreTrainedModel, texts: Mapping[str, TokenRows]) -
 # - *held out, fitted on … rows*: the same, chosen and read out anew on fewer or on more rows. Where more rows buy no
 #   more, what is left is the units' own.
 
+FITTED_TOKENS = 2048  # of the text fitted on, that own units are measured on as well
 WHAT = ("by the blocks' prices", "on the text fitted on", "held out")
 """The numbers of `limits`, in order; those after a fit to other numbers of rows follow."""
 
@@ -183,7 +184,7 @@ def limits(
     """
     columns = ["share", "what", *with_ends("ratio")]
     found = [
-        race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, 2048)}),
+        race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, FITTED_TOKENS)}),
         raced.assign(corpus=WHAT[2]),
     ]
     for other in others:

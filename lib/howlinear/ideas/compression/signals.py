@@ -53,6 +53,9 @@ REPLACE_ONE = "replace one"
 ADDS_WITHIN = 1e-3
 """How far, relative to it, a layer's output may be from s + y before we say that the FFN does not add y to s."""
 
+BATCH = 16  # sequences in a pass
+STREAM_BATCH = 8  # of which the streams around all layers are held at once
+
 
 # --- of the loss
 
@@ -278,7 +281,7 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Stream:
             states.append(_directions(left))
 
     with layers_hooked(model, keep):
-        for batch in ids.split(8):
+        for batch in ids.split(STREAM_BATCH):
             states.clear()
             trunk(model, batch, listened[-1])
             # rows of length 1 in a row: a product of two states is the sum of their cosines
@@ -316,7 +319,7 @@ def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[
         outputs[block].update(after)
 
     with layers_hooked(model, keep):
-        for batch in ids.split(16):
+        for batch in ids.split(BATCH):
             trunk(model, batch, last)
     return {block: cca_bound(pairs[block].to("cpu"), outputs[block].to("cpu")) for block in pairs}
 
@@ -345,7 +348,7 @@ def replace_one(
     model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor]], ids: Int64[Tensor, "n seq_len"]
 ) -> dict[int, float]:
     """What each map costs alone in its block's place on text to fit on, in nats per token."""
-    base, swapped = swap_losses(model, each_alone(maps), held_out(ids), batch_size=16)
+    base, swapped = swap_losses(model, each_alone(maps), held_out(ids), BATCH)
     return {block: float((after - base).mean()) for block, after in swapped.items()}
 
 

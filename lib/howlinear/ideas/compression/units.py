@@ -53,6 +53,7 @@ TRIED_SHARE = 2 / 3
 Halves = tuple[Float[Tensor, "m_and_1 m_and_1"], Float[Tensor, "m_and_1 m_and_1"]]
 """Second moments of a block's units on the two halves of a text."""
 
+BATCH = 8  # sequences in a pass
 PANEL = 64  # units that go before the matrices are brought up to date
 
 
@@ -221,7 +222,7 @@ def unit_moments(
         moments[site.block].update(rows)
 
     with units_hooked(model, listened, keep_units), hooked(listened, keep):
-        for batch in ids.split(8):
+        for batch in ids.split(BATCH):
             trunk(model, batch, listened[-1])
     return moments
 

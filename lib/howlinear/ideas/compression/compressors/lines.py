@@ -28,6 +28,8 @@ from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 
+BATCH = 16  # sequences in a pass
+
 
 def by_r2(calibration: Calibration, share: float) -> PreTrainedModel:
     """Least-squares maps in the place of the most linear blocks."""
@@ -152,7 +154,7 @@ def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[i
         heavy[site.block].update(x, y, sequence, position, test=False, fold=0)
 
     with hooked(listened, keep):
-        for batch in ids.split(16):
+        for batch in ids.split(BATCH):
             trunk(model, batch, listened[-1])
 
     found = {}
