@@ -20,8 +20,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook looks at the first model alone; its words are about a GPT-2
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows = 20_000  # tokens that the model reads, or the profile's own number if that is smaller
 
 # %%

@@ -20,9 +20,9 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
-block: int | None = None  # the block we look at closely; None: a third of the way up
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+block: int or None = None  # the block we look at closely; None: a third of the way up
 
 # %%
 import matplotlib.pyplot as plt

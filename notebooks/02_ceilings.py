@@ -19,9 +19,9 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
-most_rows: int | None = None  # token rows for a model before training; None: up to four times the profile's
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+most_rows: int or None = None  # token rows for a model before training; None: up to four times the profile's
 beside_paper = False  # draw these models beside the paper's first also where they are others
 
 # %%

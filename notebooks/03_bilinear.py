@@ -19,21 +19,21 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
-sample_rows: int | None = None  # token rows that the probe is fitted and scored on; None: the run profile's sample
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+sample_rows: int or None = None  # token rows that the probe is fitted and scored on; None: the run profile's sample
 rank = 16  # products of two inputs in the branch; the paper's
 seeds = 3  # fits per block, each from another start and stopped by another train fold
 steps = 100  # most L-BFGS iterations per fit
-power_seeds: int | None = None  # fits per planted teacher; None: as many as per block
+power_seeds: int or None = None  # fits per planted teacher; None: as many as per block
 ranks = [1, 4, 16, 64]  # the sweep, as far as the run profile has sampled rows
 swept = 3  # blocks per model in the sweep and the power check, evenly spaced
-blocks: list | str | dict | None = None  # for gate, recipe and layers: numbers, or a rule as in spaced 3; None: all
+blocks: list or str or dict or None = None  # for gate, recipe and layers: numbers, or a rule as in spaced 3; None: all
 rates = [1e-3, 1e-2]  # learning rates of the version trained end to end
 batches = 300  # its steps
 recipe_steps = 4_000  # of the paper's own probe; the paper's
 control_steps = 2_000  # of the two-layer controls, a quarter of the paper's, for time
-swap_rows: int | None = None  # held-out token rows that the costs of swaps are measured on; None: all
+swap_rows: int or None = None  # held-out token rows that the costs of swaps are measured on; None: all
 
 # %%
 import matplotlib.pyplot as plt

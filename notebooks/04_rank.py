@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 counts = [0, 1, 2, 4, 8, 16, 32]  # how many of the loudest features, or directions, to leave out
 bands = 4  # of token frequency, each with the same share of the text
 heavy = 0.01  # share of held-out rows that counts as heaviest, by leverage

@@ -19,10 +19,10 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 probed = 3  # blocks, spread over the depth, for what is slow: swaps and the bilinear probe
-cost_rows: int | None = None  # held-out token rows of each text that costs are measured on; None: all
+cost_rows: int or None = None  # held-out token rows of each text that costs are measured on; None: all
 
 # %%
 from howlinear.notebook.run import start

@@ -19,16 +19,16 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 deep = 5  # how many blocks to replace together, at most
 candidates = 2  # blocks that the greedy search tries at each step
 sets = 8  # random sets of two to four blocks, to test predictions of joint costs
 price_sequences = 96  # sequences for the backward pass that prices the blocks
 rival_sequences = 96  # sequences to fit on that the signals of other papers look at
 replaced_sequences = 16  # sequences to fit on that the rival measures its swaps on
-cost_rows: int | None = None  # held-out token rows that costs are measured on; None: all
-refit_sequences: int | None = None  # sequences that the greedy search refits its maps on; None: all to fit on
+cost_rows: int or None = None  # held-out token rows that costs are measured on; None: all
+refit_sequences: int or None = None  # sequences that the greedy search refits its maps on; None: all to fit on
 trial_sequences = 24  # sequences to fit on that the greedy search compares losses on
 heal_steps = 200  # of four sequences each; the paper's
 heal_again = True  # once more in another order, for one model

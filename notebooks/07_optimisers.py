@@ -19,14 +19,14 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
-blocks: list | str | dict | None = None  # which blocks: numbers, or a rule as in spaced 3; None: all
-sample_rows: int | None = None  # token rows that everyone trains on and is scored on; None: the run profile's sample
-steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+blocks: list or str or dict or None = None  # which blocks: numbers, or a rule as in spaced 3; None: all
+sample_rows: int or None = None  # token rows that everyone trains on and is scored on; None: the run profile's sample
+steps: int or None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step
 baseline_steps = 3_000  # of the paper's untuned baseline; the paper's
-baseline_blocks: list | str = "depth 0 0.09 0.9"  # where it is trained: numbers or a rule; the paper's 1 and 10 of 12
+baseline_blocks: list or str = "depth 0 0.09 0.9"  # where it is trained: numbers or a rule; the paper's 1 and 10 of 12
 
 # %%
 from howlinear.instrument.resample import resampled

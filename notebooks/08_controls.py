@@ -19,12 +19,12 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
-sample_rows: int | None = None  # token rows of a block that controls are fitted and scored on; None: the sample
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+sample_rows: int or None = None  # token rows of a block that controls are fitted and scored on; None: the sample
 seeds = 5  # random initialisations per model
-most_rows: int | None = None  # token rows for a random model; None: up to four times the profile's
-thorough: bool | None = None  # True: three-way transplants in all blocks, not in a third; None: so up to width 256
+most_rows: int or None = None  # token rows for a random model; None: up to four times the profile's
+thorough: bool or None = None  # True: three-way transplants in all blocks, not in a third; None: so up to width 256
 with_twins = True  # the embedded twins as well, whatever the models of the run profile
 
 # %%

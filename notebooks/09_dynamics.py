@@ -20,8 +20,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 steps = 400  # of the live model; a tenth of a second each on one core
 blocks = 6  # of the live model
 width = 64  # of its residual stream

@@ -20,16 +20,16 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
-token_rows: int | None = None  # rows that features are made of, a quarter held out; None: all of the run profile
-blocks: list | str | dict | None = None  # whose spectrum is taken, with those checked: numbers or a rule; None: all
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+token_rows: int or None = None  # rows that features are made of, a quarter held out; None: all of the run profile
+blocks: list or str or dict or None = None  # whose spectrum is taken, with those checked: numbers or a rule; None: all
 degree = 4  # the highest degree of the spectrum
 held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: more means fewer passes
 kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for degree 2 alone: time grows as its cube
 counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
 directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
-streamed: list | str = []  # blocks of each model, up to width 128, whose products are streamed; always one of the first
+streamed: list or str = []  # blocks of each model, up to width 128, with streamed products; always one of the first
 streamed_rows = [16_000, 32_000]  # train rows for that: about a minute and a half and 3 GB a block
 share_reached = 0.9  # of the quadratic step: how many products does it take to get there?
 with_twins = True  # the embedded small models in training as well, whatever the models of the run profile

@@ -19,12 +19,12 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 factors = [8, 16, 32, 64, 100]  # train rows for each input of a block, as far as the run profile has rows
 compared = [8, 16]  # those that are combined with every other choice, besides the most
 few = 16  # train rows for each input from which the limit is estimated; it is checked on the most
-seq_lens: list | None = None  # tokens in a sequence, curves are of the last; None: a quarter of the run's, and all
+seq_lens: list or None = None  # tokens in a sequence, curves are of the last; None: a quarter of the run's, and all
 protocols = ["paper", "ours"]  # what stands side by side, names known to `choices.named_protocol`
 held = 1_000_000_000  # bytes of moments held at a time: a wider model takes several passes, more bytes fewer
 documents = 6000  # read from the text, in its own order; only some of them are needed

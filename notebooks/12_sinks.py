@@ -19,17 +19,18 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output features to leave out
 swapped = 8  # blocks of each model with massive rows whose maps are swapped in, those that rest on them most
 others = 2  # blocks without massive rows that are swapped beside them: the most and the least linear
-cost_rows: int | None = None  # held-out token rows that costs are measured on; None: all
+cost_rows: int or None = None  # held-out token rows that costs are measured on; None: all
 planted_rows = 8192  # token rows for the model with a planted sink
-planted_in: list | str = "depth 0.4"  # in which block after the first: a rule, or a list of a number
+planted_in: list or str = "depth 0.4"  # in which block after the first: a rule, or a list of a number
 lengths = [32, 128, 512, 2048]  # of a sequence, in tokens: of these what the model reads and the text fills
-intervened_rows: int | None = None  # token rows that interventions are tried on; None: all
-planted_mark, planted_size = 50.0, 300.0  # norms of the mark, a block before, and of the sink, in their blocks' medians
+intervened_rows: int or None = None  # token rows that interventions are tried on; None: all
+planted_mark = 50.0  # norm of the mark, a block before the sink, in medians of its block
+planted_size = 300.0  # norm of the sink, in medians of its block
 
 # %%
 import matplotlib.pyplot as plt

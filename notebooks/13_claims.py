@@ -20,8 +20,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold under which the verdicts are taken once more
 
 # %%

@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 shares = [0.9, 0.8]  # of all parameters, what a smaller model may hold
 methods = [
     "own units",
@@ -33,18 +33,18 @@ methods = [
     "GRAIL on Wanda",
     "LLM Surgeon",
 ]  # compressors that race; `howlinear.ideas.compression.race` lists them all
-shown: list | None = None  # which of them the figure shows; None: all
+shown: list or None = None  # which of them the figure shows; None: all
 fit_rows = 12_288  # token rows of the main text; on three quarters of them everything is fitted
 limit_rows = [6144]  # token rows, fewer than `fit_rows` or more, that own units are fitted on as well
 priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first
-cost_rows: int | None = 2048  # held-out token rows of the main text; None: all
-other_rows: int | None = 1024  # of each other text
+cost_rows: int or None = 2048  # held-out token rows of the main text; None: all
+other_rows: int or None = 1024  # of each other text
 draws = 1  # of the text to fit on, each by a seed of its own, for the methods that are healed, at the smallest budget
 lengths: list = []  # other numbers of tokens in a sequence to fit on, likewise
 healed = ["own units", "GRAIL on Wanda"]  # which smaller models are trained on a little, at the smallest budget
 heal_steps = 60  # of Adam, on four sequences each
-exchanged: list | None = None  # parts of own units that are exchanged, see `compression.ablations`; None: each of them
+exchanged: list or None = None  # parts of own units that are exchanged, see `compression.ablations`; None: each of them
 
 # %%
 import pandas as pd

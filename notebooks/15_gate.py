@@ -19,17 +19,17 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 limit = 0.01  # by what share of itself perplexity may rise
-blocks: list | str | None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
-fit_rows: int | None = None  # token rows of the main text, a quarter of them held out; None: all
-choose_rows: int | None = 2048  # token rows that thresholds are chosen on; None: all of their documents
-cost_rows: int | None = 4096  # held-out token rows that costs are measured on; None: all
+blocks: list or str or None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
+fit_rows: int or None = None  # token rows of the main text, a quarter of them held out; None: all
+choose_rows: int or None = 2048  # token rows that thresholds are chosen on; None: all of their documents
+cost_rows: int or None = 4096  # held-out token rows that costs are measured on; None: all
 curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the costliest block
-planted_model: str | None = None  # in which model tokens are made straight; None: the run's first with a loss
-planted_in: list | str = "depth 0.9"  # in which of its blocks: a rule, or a list of a number
-planted_text: str | None = None  # on which text; None: the run's main text
+planted_model: str or None = None  # in which model tokens are made straight; None: the run's first with a loss
+planted_in: list or str = "depth 0.9"  # in which of its blocks: a rule, or a list of a number
+planted_text: str or None = None  # on which text; None: the run's main text
 planted_rows = 8192  # token rows of it
 
 # %%

@@ -20,11 +20,11 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
-blocks: list | str | None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
-fit_rows: int | None = None  # token rows of each text, a quarter of them held out; None: all
-texts: int | None = None  # how many of the run's texts, the main one first; None: all
+model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+blocks: list or str or None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
+fit_rows: int or None = None  # token rows of each text, a quarter of them held out; None: all
+texts: int or None = None  # how many of the run's texts, the main one first; None: all
 counted_rows = 200_000  # token rows of the main text in which tokens are counted, for lines over the vocabulary
 at_once = 12  # blocks whose sums are held at once; fewer take less memory and more passes
 

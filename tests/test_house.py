@@ -4,6 +4,8 @@ import re
 import tomllib
 
 import jaxtyping
+import jupytext
+import papermill
 import pytest
 import torch
 import yaml
@@ -74,6 +76,14 @@ def test_a_notebook_has_parameters_checked_numbers_and_exercises(stem):
     assert tags.count("parameters") == 1
     assert "nbval-check-output" in tags  # the cells whose numbers `make test-all` compares
     assert any("## Exercises" in cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_papermill_itself_reads_every_parameter(stem, tmp_path):
+    notebook = solutions.notebook(stem)
+    path = tmp_path / "notebook.ipynb"
+    jupytext.write(notebook, path)
+    assert papermill.inspect_notebook(path).keys() == execute.declared(notebook).keys()
 
 
 def test_every_direct_dependency_is_pinned():

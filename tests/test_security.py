@@ -201,9 +201,10 @@ count = 3
 share = 0.5
 many = [1, 2]
 rates = [1e-3]
-few, high = 2, 0.9
-steps: int | None = None
-some: list | None = None
+few = 2
+high = 0.9
+steps: int or None = None
+some: list or None = None
 """
 
 

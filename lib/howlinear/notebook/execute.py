@@ -4,15 +4,13 @@
 the pipeline has its runs recorded, unless one asks for it (`settings.RECORD`).
 
 papermill warns of an unknown parameter and takes any value; here both are errors before anything runs. A parameter has
-the type of its default (`rank = 16`) or the one it is annotated with (`steps: int | None = None`). papermill's own
-`inspect_notebook` does not tell as much: it reads line by line, passes over `blocks, width = 6, 64` and annotations
-with a bar, and knows no type that is not annotated.
+the type of its default (`rank = 16`) or one of those that it is annotated with (`steps: int or None = None`: a bar in
+the place of *or* would hide the parameter from papermill, which reads annotations itself).
 """
 
 from __future__ import annotations
 
 import ast
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,8 +33,6 @@ OWN = ("model", "corpus")
 """Parameters of every notebook that put what the user has into the place of the run profile's."""
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-
-logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that `checked` has read
 
 
 def execute(
@@ -173,18 +169,13 @@ def declared(notebook: NotebookNode) -> dict[str, Parameter]:
 
 def _declared_by(statement: ast.stmt, comment: str) -> dict[str, Parameter]:
     """The parameters of one statement, with the comment behind it; none if it is no assignment."""
-    if isinstance(statement, ast.AnnAssign):  # steps: int | None = None
-        names = ast.unparse(statement.annotation).split("|")
-        types = tuple(_TYPES[name.strip()] for name in names)
+    if isinstance(statement, ast.AnnAssign):  # steps: int or None = None
+        types = tuple(_TYPES[name] for name in ast.unparse(statement.annotation).split(" or "))
         return {statement.target.id: Parameter(ast.literal_eval(statement.value), types, comment)}
     if not isinstance(statement, ast.Assign):
         return {}
-    target = statement.targets[0]
     default = ast.literal_eval(statement.value)
-    if isinstance(target, ast.Tuple):  # blocks, width = 6, 64
-        pairs = zip(target.elts, default, strict=True)
-        return {name.id: Parameter(value, (type(value),), comment) for name, value in pairs}
-    return {target.id: Parameter(default, (type(default),), comment)}
+    return {statement.targets[0].id: Parameter(default, (type(default),), comment)}
 
 
 def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict[str, Any]:
