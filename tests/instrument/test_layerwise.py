@@ -212,7 +212,12 @@ def test_swaps_cost_what_they_cost_the_whole_model(site, tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [({"tolerance": 0.01}, "layer by layer"), ({"tokens": True}, "layer by layer"), ({"work": "work"}, "by name")],
+    [
+        ({"tolerance": 0.01}, "layer by layer"),
+        ({"tokens": True}, "layer by layer"),
+        ({"moments": True}, "layer by layer"),
+        ({"work": "work"}, "by name"),
+    ],
 )
 def test_what_takes_all_blocks_together_and_work_on_a_model_without_a_name_are_refused(option, message):
     with pytest.raises(InputError, match=message):

@@ -7,17 +7,17 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import howlinear as hl
+from conftest import tiny
 from howlinear.errors import InputError, SourceError
 from howlinear.instrument.profile_files import profile_from_dict
 
 
 @pytest.fixture(scope="module")
 def profile():
-    from conftest import tiny
-
     ids = torch.randint(0, 80, (48, 32), generator=torch.Generator().manual_seed(0))
     return hl.measure(tiny("mini-gpt2"), ids, swap=True)
 
@@ -28,10 +28,33 @@ def test_numbers_and_maps_come_back_from_safetensors(profile, tmp_path):
     assert hl.Profile.load(tmp_path / "p.safetensors").to_dict() == read.to_dict()
     pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame())
     assert read.to_dict() == profile.to_dict()
+    assert read.moments is None
     for block, found in profile.items():
         torch.testing.assert_close(read[block].map.weight, found.map.weight, rtol=0, atol=0)
         torch.testing.assert_close(read[block].map.bias, found.map.bias, rtol=0, atol=0)
         torch.testing.assert_close(read[block].r2_per_feature, found.r2_per_feature, rtol=0, atol=0)
+
+
+def test_moments_come_back_and_give_the_same_ceilings(tmp_path):
+    ids = torch.randint(0, 80, (48, 32), generator=torch.Generator().manual_seed(0))
+    profile = hl.measure(tiny("mini-gpt2"), ids, moments=True)
+    profile.save(tmp_path / "p.safetensors")
+    read = hl.load_profile(tmp_path / "p.safetensors")
+    assert list(read.moments) == list(profile)
+    for block, found in read.moments.items():
+        train, test = hl.Moments.total(found.train), hl.Moments.total(found.test)
+        torch.testing.assert_close(hl.ceiling(train, test).r2, profile[block].r2)
+        assert len(found.heavy_rows().norm) == len(profile.moments[block].heavy_rows().norm) > 0
+    read.save(tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "p.safetensors").read_bytes()
+
+    tensors = load_file(tmp_path / "p.safetensors")
+    del tensors["0.moments.outputs.0.sxx"]
+    with safe_open(tmp_path / "p.safetensors", framework="pt") as file:
+        save_file(tensors, tmp_path / "less.safetensors", metadata=file.metadata())
+    less = hl.load_profile(tmp_path / "less.safetensors")
+    with pytest.raises(SourceError, match="cannot read a profile from"):
+        less.moments[0]
 
 
 def test_numbers_alone_come_back_from_json(profile, tmp_path):

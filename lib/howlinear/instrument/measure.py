@@ -41,6 +41,7 @@ def measure(
     swap: bool = False,
     site: str = "ffn",
     tokens: bool = False,
+    moments: bool = False,
     layerwise: bool | None = None,
     work: Path | str | None = None,
 ) -> Profile:
@@ -72,6 +73,8 @@ def measure(
             identity decides, and R² of the line between token means and within tokens (NaN where nothing varies within:
             a first block may read the token alone). It runs the held-out rows once
             more, and keeps sums for every token that a held-out document fold has.
+        moments: keep every block's moments (`Profile.moments`), gigabytes of a large model. `Profile.save` writes them
+            too, and everything linear follows from them without model and text.
         layerwise: read the model's weights from its files layer by layer, and take all rows through one layer before
             the next (`instrument.layerwise`): the same numbers, in the room of one layer, one block's moments and the
             residual streams. By default where a model that is given by name does not fit otherwise, which a warning
@@ -87,8 +90,8 @@ def measure(
         ProcessError: another process is gone.
     """
     batch_size = check_count("batch_size", batch_size)
-    check_flags(progress=progress, swap=swap, tokens=tokens, layerwise=layerwise)
-    possible = tolerance is None and not tokens
+    check_flags(progress=progress, swap=swap, tokens=tokens, moments=moments, layerwise=layerwise)
+    possible = tolerance is None and not tokens and not moments
     if isinstance(model, str | Path):
         if layerwise is None:
             layerwise = True if work is not None else (None if possible else False)
@@ -101,7 +104,7 @@ def measure(
             "work keeps what is done layer by layer: leave it out, or give layerwise=True and a model's name"
         )
     if layerwise and not possible:
-        raise InputError("layer by layer there is no tolerance and no split by the token: leave them out")
+        raise InputError("layer by layer there is no tolerance, no split by the token, no moments: leave them out")
     chosen = sites(model, blocks, site)  # refused, if so, before a text is read
     blocks = [each.block for each in chosen]
 
@@ -152,4 +155,5 @@ def measure(
     splits = None
     if tokens:
         splits = gather_blocks(token_splits(model, captured, packed, confidence, batch_size, progress, site))
-    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site, splits)
+    kept = gather_blocks({block: found.to("cpu") for block, found in captured.items()}) if moments else None
+    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site, splits, kept)

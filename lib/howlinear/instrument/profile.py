@@ -103,6 +103,7 @@ class Profile(Mapping):
         costs: block → what its map costs in perplexity in the block's place; None where that was not measured.
         site: what was measured of each block: `ffn`, `attention` or `layer` (`ffn_sites.KINDS`).
         tokens: block → R²_lin split by the token; None where that was not measured.
+        moments: block → the moments that its numbers follow from (`BlockCapture`); None where they were not kept.
     """
 
     model: str
@@ -113,6 +114,7 @@ class Profile(Mapping):
     costs: Mapping[int, Change] | None = None
     site: str = "ffn"
     tokens: Mapping[int, TokenSplit] | None = None
+    moments: Mapping[int, BlockCapture] | None = None
 
     __eq__ = object.__eq__  # of a `Mapping` all tensors would be compared
     __hash__ = object.__hash__
@@ -337,7 +339,7 @@ class Profile(Mapping):
         """Write the profile to a file that `load_profile` reads (`instrument.profile_files`).
 
         Args:
-            path: `.safetensors` keeps the maps too, `.json` the numbers alone.
+            path: `.safetensors` keeps the maps too, and moments if there are any; `.json` the numbers alone.
             force: replace a file that is there.
 
         Raises:

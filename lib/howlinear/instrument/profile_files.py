@@ -1,12 +1,14 @@
-"""Profiles on disk: numbers as JSON, or numbers and maps as safetensors, and back."""
+"""Profiles on disk: numbers as JSON, or numbers, maps and moments as safetensors, and back."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,16 @@ from howlinear.core.token_split import TokenSplit
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.files.paths import check_path
+from howlinear.instrument.capture import BlockCapture, LazyBlocks
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile, Solved, Stop
+from howlinear.instrument.store import block_from, block_tensors, disjoint
 from howlinear.models.checks import check_flags
 from howlinear.models.ffn_sites import check_kind
 from howlinear.text.rows import RowsOnRecord
 
 SUFFIXES = (".safetensors", ".json")
+MOMENTS = ".moments."  # between a block and the names of its moments
 
 
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
@@ -37,12 +42,12 @@ def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
     if os.path.lexists(path) and not force:
         raise SourceError(f"cannot write {path}: it is there already; name another, or give force=True to replace it")
     numbers = json.dumps(profile.to_dict(), allow_nan=False, ensure_ascii=False)
-    tensors = {} if path.suffix == ".json" else _tensors(profile)
+    tensors = {} if path.suffix == ".json" else _tensors(profile) | _moments(profile)
     with atomic.written_aside(path) as aside:
         if path.suffix == ".json":
             aside.write_text(numbers + "\n", encoding="utf-8")
         else:
-            save_file(tensors, aside, metadata={"profile": numbers})
+            save_file(disjoint(tensors), aside, metadata={"profile": numbers})
 
 
 def save_skips(profile: Profile, folder: Path, hookpoint: str) -> None:
@@ -75,18 +80,30 @@ def load_profile(path: Path | str) -> Profile:
     """Read a profile that `Profile.save` or `howlinear measure --json` wrote.
 
     Returns:
-        The profile; of a `.json` file its ceilings have no `map` and no `r2_per_feature`.
+        The profile; of a `.json` file its ceilings have no `map` and no `r2_per_feature`. A block's moments are read
+        when they are asked for.
 
     Raises:
         SourceError: no such file, or not one of a profile.
     """
     path = check_path("path", path)
-    try:
+    with _reading(path):
         if path.suffix != ".safetensors":
             return profile_from_dict(json.loads(path.read_text(encoding="utf-8")))
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-            return profile_from_dict(json.loads(file.metadata()["profile"]), tensors)
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name) for name in names if MOMENTS not in name}
+            profile = profile_from_dict(json.loads(file.metadata()["profile"]), tensors)
+    if len(tensors) == len(names):
+        return profile
+    return replace(profile, moments=LazyBlocks({block: partial(_read_moments, path, block) for block in profile}))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a profile's file becomes a `SourceError`."""
+    try:
+        yield
     except (OSError, SafetensorError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SourceError(f"cannot read a profile from {path}: {error}; give a file that Profile.save wrote") from error
 
@@ -163,6 +180,24 @@ def _interval(block: Mapping[str, Any], name: str) -> Estimate | None:
     """The same; None where there is none."""
     estimate = _estimate(block, name)
     return None if math.isnan(estimate.low) else estimate
+
+
+def _moments(profile: Profile) -> dict[str, Tensor]:
+    """A block's moments as captures have them, by `<block>.moments.<name>`; none where they were not kept."""
+    kept = {} if profile.moments is None else profile.moments
+    return {
+        f"{block}{MOMENTS}{name}": tensor
+        for block, moments in kept.items()
+        for name, tensor in block_tensors(moments).items()
+    }
+
+
+def _read_moments(path: Path, block: int) -> BlockCapture:
+    """The same of one block."""
+    start = f"{block}{MOMENTS}"
+    with _reading(path), safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118 (it is no mapping)
+        return block_from({name.removeprefix(start): file.get_tensor(name) for name in names})
 
 
 def _tensors(profile: Profile) -> dict[str, Tensor]:

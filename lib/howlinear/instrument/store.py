@@ -48,14 +48,12 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
     parts = {"rows": {"ids": rows.ids, "test": rows.test, "fold": rows.fold}}
     if rows.spans is not None:
         parts["rows"]["spans"] = rows.spans
-    parts |= {str(number): _tensors(block) for number, block in blocks.items()}
-    tensors: dict[str, Tensor] = {}
-    digests: dict[str, str] = {}
-    taken: set[int] = set()
-    for part, named in parts.items():
-        mine = {f"{part}.{name}": _alone(tensor, taken) for name, tensor in named.items()}
-        digests[part] = _digest(mine)
-        tensors |= mine
+    parts |= {str(number): block_tensors(block) for number, block in blocks.items()}
+    tensors = disjoint({f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()})
+    digests = {
+        part: _digest({name: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")})
+        for part in parts
+    }
     # One entry for everything that is said: several would come in any order.
     said = {**about, "corpus": rows.corpus, "sha256": digests}
     if rows.note:
@@ -64,18 +62,21 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
 
 
-def _alone(tensor: Tensor, taken: set[int]) -> Tensor:
-    """A tensor as it lies, or a copy of one that lies elsewhere already: safetensors refuses two that overlap.
+def disjoint(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as they lie, and copies of those that lie elsewhere already: safetensors refuses two that overlap.
 
-    Moments are gigabytes where blocks are many, so that they are not copied. `taken` says where the tensors before it
-    begin, and grows.
+    Moments are gigabytes where blocks are many, so that they are not copied.
     """
-    alone = tensor.is_contiguous() and tensor.data_ptr() not in taken
-    taken.add(tensor.data_ptr())
-    return tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
+    taken: set[int] = set()  # where the tensors before begin
+    apart = {}
+    for name, tensor in tensors.items():
+        alone = tensor.is_contiguous() and tensor.data_ptr() not in taken
+        taken.add(tensor.data_ptr())
+        apart[name] = tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
+    return apart
 
 
-def _tensors(block: BlockCapture) -> dict[str, Tensor]:
+def block_tensors(block: BlockCapture) -> dict[str, Tensor]:
     """A block's tensors, named `side.fold.tensor`; sample, heavy rows and outputs as fold 0 of sides of their own."""
     sides = {"train": block.train, "test": block.test, "outputs": [block.outputs]}
     tensors = {}
@@ -123,14 +124,20 @@ def load_capture(path: Path) -> Stored:
 
 
 def _read_block(path: Path, block: str, names: Iterable[str]) -> BlockCapture:
-    sides: dict[str, dict[int, dict[str, Tensor]]] = {}  # side → fold → name → tensor
     with _opened(path) as file:
-        for name, tensor in _checked(file, block, names).items():
-            _, side, fold, leaf = name.split(".")
-            sides.setdefault(side, {}).setdefault(int(fold), {})[leaf] = tensor
-        train = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["train"].items())]
-        test = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["test"].items())]
-        outputs = Moments.from_tensors(sides["outputs"][0])
+        tensors = _checked(file, block, names)
+        return block_from({name.removeprefix(f"{block}."): tensor for name, tensor in tensors.items()})
+
+
+def block_from(tensors: Mapping[str, Tensor]) -> BlockCapture:
+    """The block whose `block_tensors` these are."""
+    sides: dict[str, dict[int, dict[str, Tensor]]] = {}  # side → fold → name → tensor
+    for name, tensor in tensors.items():
+        side, fold, leaf = name.split(".")
+        sides.setdefault(side, {}).setdefault(int(fold), {})[leaf] = tensor
+    train = [Moments.from_tensors(named) for _, named in sorted(sides["train"].items())]
+    test = [Moments.from_tensors(named) for _, named in sorted(sides["test"].items())]
+    outputs = Moments.from_tensors(sides["outputs"][0])
     sample = Sample(**sides["sample"][0]) if "sample" in sides else None
     heavy = HeavyRows.from_tensors(sides["heavy"][0]) if "heavy" in sides else None
     return BlockCapture(train, test, outputs, sample, heavy)
