@@ -236,6 +236,7 @@ BAD = {
     "a set": lambda ids: {1, 2},
     "a model": lambda ids: nn.Linear(2, 2),
     "a tuple of ids and something": lambda ids: (ids, ids),
+    "labels that are no mask": lambda ids: TensorDataset(ids, ids % 2),
     "a data set without a length": lambda ids: Endless(ids),
     "a loader of that": lambda ids: DataLoader(Endless(ids)),
     "lists of a tensor a place": lambda ids: iter([{"input_ids": list(few.T)} for few in ids.split(8)]),

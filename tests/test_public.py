@@ -91,3 +91,14 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 def test_the_folders_are_there_too():
     assert hl.Moments is hl.core.moments.Moments
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my.txt").write_text("\n\n".join(f"Line {number} of a text, no two alike." for number in range(900)))
+    model = hl.load_model("mini-gpt2")
+    hl.save(model, "~/model")
+    profile = hl.measure("~/model", "~/my.txt", rows=4_096)
+    profile.save("~/p.json")
+    assert hl.load_profile("~/p.json").to_dict() == profile.to_dict()
+    assert {"model", "p.json"} <= {path.name for path in tmp_path.iterdir()}

@@ -43,6 +43,22 @@ def test_the_split_is_that_of_ids(padded):
     assert torch.equal(rows.fold, by_ids.fold)
 
 
+def test_equal_sequences_are_one_document_on_one_side():
+    ids = torch.randint(0, 80, (24, 6), generator=torch.Generator().manual_seed(0))
+    given = torch.cat([ids, ids.flip(0), ids[3:4]])
+    first = TokenRows.from_ids(ids)
+    for rows in (
+        TokenRows.from_ids(given),
+        ModelInputs.of({"input_ids": given, "position_ids": torch.zeros_like(given)}),
+    ):
+        for split in ("test", "fold"):
+            alone = getattr(first, split)
+            assert torch.equal(getattr(rows, split), torch.cat([alone, alone.flip(0), alone[3:4]]))
+    # what differs in another input is another document
+    other = ModelInputs.of({"input_ids": ids[:1].repeat(8, 1), "pixel_values": torch.arange(8).bfloat16()})
+    assert other.test.tolist() == [False, False, False, True] * 2
+
+
 def test_an_encoder_has_no_perplexity(padded):
     model = small("bert")
     profile = measure(model, padded)
@@ -212,9 +228,9 @@ def test_a_site_that_sees_other_rows_than_the_batch_is_refused():
 
 @pytest.mark.parametrize(("name", "longest"), [("gpt2", 64), ("roberta", 64 - 2)])
 def test_as_many_tokens_as_the_model_reads_are_not_too_many(name, longest):
-    check(small(name), TokenRows.from_ids(torch.zeros(8, longest, dtype=torch.long)))
+    check(small(name), TokenRows.from_ids(torch.arange(8)[:, None].repeat(1, longest)))
     with pytest.raises(InputError, match=f"the model reads at most {longest}"):
-        check(small(name), TokenRows.from_ids(torch.zeros(8, longest + 1, dtype=torch.long)))
+        check(small(name), TokenRows.from_ids(torch.arange(8)[:, None].repeat(1, longest + 1)))
 
 
 # --- rows of ids
@@ -230,7 +246,7 @@ def test_sequences_given_as_ids_are_dealt_by_hand():
 @given(n=st.integers(1, 200), folds=st.integers(2, 9))
 @settings(deadline=None, max_examples=30)
 def test_folds_of_ids_are_even(n, folds):
-    rows = TokenRows.from_ids(torch.zeros(n, 3, dtype=torch.long), folds)
+    rows = TokenRows.from_ids(torch.arange(n)[:, None].repeat(1, 3), folds)
     assert rows.test.sum() == n // 4
     for side in (False, True):
         counts = torch.bincount(rows.fold[rows.test == side], minlength=folds)

@@ -759,7 +759,7 @@ def check_sources(models: list[str], corpora: list[str], reading: Reading) -> No
     plain.check_way(reading.documents)
     for corpus in corpora:
         library.check_known(corpus)
-        path = Path(corpus)
+        path = Path(corpus).expanduser()
         if streams.is_hub_id(corpus) and not path.exists():
             next(streams.texts_of(streams.open_hub(corpus), reading.text_column, corpus), None)
         elif reading.text_column is not None or plain.is_table(path):

@@ -161,7 +161,7 @@ def figures(
     plain.check_way(documents)
     sources.check_there(model)
     texts = _read(corpora, text_column)
-    out = Path(folder or f"howlinear-{Path(model).name}").absolute()
+    out = Path(folder or f"howlinear-{Path(model).name}").expanduser().absolute()
     cut = {} if documents == "auto" and text_column is None else _cut(corpora, texts, out, documents)
     del texts  # which may be large, and the notebooks take long
     content = {

@@ -77,4 +77,4 @@ def check_path(name: str, given: Any) -> Path:
     """The path that a user names, as text or as a path."""
     if not isinstance(given, str | Path) or not str(given):
         raise InputError(f"{name}={given!r}: give the path of a file or folder")
-    return Path(given)
+    return Path(os.path.expanduser(given))

@@ -118,7 +118,9 @@ def accuracy(
     chosen = []
     for row, (question, of_row) in enumerate(zip(asked, np.split(nats, np.cumsum(counts[:-1])), strict=True)):
         if not np.isfinite(of_row).all():
-            raise InputError(f"row {row}: a log-likelihood is not finite: the weights or a swapped map overflow")
+            raise InputError(
+                f"row {row}: a log-likelihood is not finite: the weights or a swapped map overflow, or are no numbers"
+            )
         characters = [len(choice) for choice in question.choices]
         chosen.append((of_row.argmax(), (of_row / characters).argmax()))
     correct = np.array(chosen) == np.array([[question.answer] for question in asked])

@@ -167,8 +167,8 @@ def _check_finite(nats: float, *found: Any) -> None:
     """Refuse what comes of losses too large to be the logarithm of a number."""
     if not all(np.isfinite(each).all() for each in found):
         raise InputError(
-            f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow, or no "
-            "token is predicted"
+            f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow or are no "
+            "numbers, or no token is predicted"
         )
 
 
@@ -238,7 +238,10 @@ def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
     joined = torch.cat(batches)
     wrong = (~joined.isfinite()).nonzero()
     if len(wrong):
-        raise InputError(f"the loss of sequence {int(wrong[0])} is not finite: the weights or a swapped map overflow")
+        raise InputError(
+            f"the loss of sequence {int(wrong[0])} is not finite: the weights or a swapped map overflow, or are no "
+            "numbers"
+        )
     return joined
 
 

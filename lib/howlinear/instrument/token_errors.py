@@ -228,7 +228,10 @@ def _squared_errors(
     for block, parts in pieces.items():
         missed, varied = (torch.cat(each).numpy() for each in zip(*parts, strict=True))
         if not (np.isfinite(missed).all() and np.isfinite(varied).all()):
-            raise InputError(f"NaN or infinity at block {block}: this model overflows on this text in {model.dtype}")
+            raise InputError(
+                f"NaN or infinity at block {block}: this model overflows on this text in {model.dtype}, or its weights "
+                "are no numbers"
+            )
         errors[block] = (missed, varied)
     return errors
 

@@ -65,6 +65,7 @@ def with_revision(name: str) -> tuple[str, str | None]:
 
 def unchecked(name: str) -> str:
     """The folder, GGUF file or Hub id that `name` means, with no look into the weights of a folder."""
+    name = os.path.expanduser(name)
     for folder in (Path(name), paths.MODELS / name):
         if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
             return _checked_folder(folder)

@@ -9,6 +9,7 @@ of no file is a group of its own. Equal documents are read once.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,6 +163,7 @@ def load_corpus(
     if isinstance(text, str | Path):
         check_known(name)
         name = printable(name)
+        text = os.path.expanduser(text)
         if text_column is not None and name in (*OFFLINE, *PAPERS):
             raise InputError(f"{name} has no columns: leave text_column out")
         if name in OFFLINE:

@@ -239,13 +239,23 @@ def _joined(batches: list[Any]) -> dict[str, Tensor]:
 
 
 def _named(batch: Any) -> dict[str, Any]:
-    """A batch of token ids by keyword; of a tuple the first tensor, and its mask if the second looks like one."""
+    """A batch of token ids by keyword; of a tuple the first tensor, and its mask if the second looks like one.
+
+    Raises:
+        InputError: the second is 0 and 1 and no mask of padding at one end: labels of tokens look so.
+    """
     if not isinstance(batch, list | tuple) or not len(batch) or not hasattr(batch[0], "shape"):
         return {"input_ids": batch}
     ids, *others = batch
     if others and getattr(others[0], "shape", None) == ids.shape:
         mask = as_tensor(others[0], "attention_mask")
         if ((mask == 0) | (mask == 1)).all():
+            begins = torch.nn.functional.pad(mask.int(), (1, 0)).diff(dim=-1) > 0
+            if (begins.sum(-1) > 1).any():
+                raise InputError(
+                    "beside token ids stands a tensor of 0 and 1 that is no padding at one end: give a dict that names "
+                    "it, {'input_ids': ids, 'attention_mask': mask} without what are labels"
+                )
             return {"input_ids": ids, "attention_mask": mask}
     return {"input_ids": ids}
 

@@ -84,7 +84,7 @@ PAPERS = ("wikitext", "wikitext_test", "moby_dick", "puzzles")
 
 def check_known(name: str) -> None:
     """Refuse what is no name of a corpus, built in, public or on the Hub, and no path of anything."""
-    if name in OFFLINE or name in PAPERS or (name and os.path.exists(name)) or is_hub_id(name):
+    if name in OFFLINE or name in PAPERS or (name and os.path.exists(os.path.expanduser(name))) or is_hub_id(name):
         return
     if len(name) > LONGEST or "\n" in name:
         raise SourceError(

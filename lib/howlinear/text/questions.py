@@ -47,7 +47,7 @@ def read_questions(questions: Any) -> list[Question]:
     plain.check_not_splits(questions)
     table = questions
     if isinstance(questions, str | Path):
-        path = Path(questions)
+        path = Path(questions).expanduser()
         if not plain.is_table(path):
             raise InputError(f"{path} is no table of questions: give a file that ends in {', '.join(plain.TABLES)}")
         table = plain.read_table(path)

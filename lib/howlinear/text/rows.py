@@ -139,7 +139,7 @@ class TokenRows(Rows):
 
     @classmethod
     def from_ids(cls, ids: Any, folds: int = FOLDS) -> TokenRows:
-        """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
+        """Take each sequence as a document (`split_sequences`).
 
         Args:
             ids: token ids of any whole type, shape (n_sequences, seq_len): a tensor, an array or lists.
@@ -149,8 +149,7 @@ class TokenRows(Rows):
             InputError: they are no whole numbers, or not of that shape; folds that are no count.
         """
         sequences = as_ids(ids)
-        test, fold = split_in_turn(len(sequences), folds)
-        return cls(sequences, test, fold)
+        return cls(sequences, *split_sequences([sequences], folds))
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -250,7 +249,7 @@ class ModelInputs(Rows):
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any], folds: int = FOLDS) -> ModelInputs:
-        """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
+        """Take each sequence as a document (`split_sequences`).
 
         Args:
             inputs: keyword → tensor, array or lists, such as `tokenizer(texts, padding=True)` returns.
@@ -271,11 +270,9 @@ class ModelInputs(Rows):
         scalars = [name for name, tensor in tensors.items() if tensor.ndim == 0]
         if scalars:
             raise InputError(f"{scalars[0]} is a single number: the first axis of every input is that of sequences")
-        n = max((len(tensor) for tensor in tensors.values()), default=0)  # of tensors of other lengths the check says
-        if tensors and not n:
+        if tensors and not any(map(len, tensors.values())):
             raise InputError(f"{', '.join(tensors)} without a sequence: give one or more")
-        test, fold = split_in_turn(n, folds)
-        return cls(tensors, test, fold)
+        return cls(tensors, *split_sequences(list(tensors.values()), folds))
 
     @property
     def ids(self) -> Int64[Tensor, "n_sequences seq_len"] | None:
@@ -389,6 +386,24 @@ def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor,
     held_out_before = document // 4
     place_on_its_side = torch.where(test, held_out_before, document - held_out_before)
     return test, place_on_its_side % folds
+
+
+def split_sequences(inputs: list[Tensor], folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
+    """Which sequences are held out, and the fold of each: equal ones are one document, which lies on one side.
+
+    Args:
+        inputs: what is read of the sequences, the first axis of each theirs (where they differ in it, of the most).
+        folds: document folds on each side.
+    """
+    as_bytes = [tensor.reshape(len(tensor), *tensor.shape[1:], 1).flatten(1).contiguous() for tensor in inputs]
+    as_bytes = [tensor.view(torch.uint8).numpy() for tensor in as_bytes]
+    documents: dict[bytes, int] = {}  # what is read of a document → its number
+    document = []
+    for place in range(max(map(len, as_bytes), default=0)):
+        content = b"".join(part[place].tobytes() for part in as_bytes if place < len(part))
+        document.append(documents.setdefault(content, len(documents)))
+    test, fold = split_in_turn(len(documents), folds)
+    return test[document], fold[document]
 
 
 def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: bool) -> list[Int64[Tensor, " some"]]:
