@@ -32,7 +32,7 @@ def ceiling_of(r2, half=0.03, **changes):
 
 def made_up_profile(ceilings, massive=None, ordinary=None, perplexity=25.0):
     """A profile of blocks with these ceilings; block → its massive rows, and the ceiling of its others."""
-    rows = TokenRows.from_ids(torch.zeros(160, 128, dtype=torch.long))
+    rows = TokenRows.from_ids(torch.arange(160)[:, None].repeat(1, 128))
     massive, ordinary = massive or {}, ordinary or {}
     solved = {
         block: Solved(found, 123.4, massive.get(block, 0), ordinary.get(block, found), 123.4)

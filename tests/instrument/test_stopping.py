@@ -48,7 +48,7 @@ def soon(monkeypatch):
 )  # fmt: skip
 @settings(deadline=None)
 def test_looks_are_growing_beginnings_of_every_fold(n, folds, first, width):
-    rows = TokenRows.from_ids(torch.zeros(n, 8, dtype=torch.long), folds)
+    rows = TokenRows.from_ids(torch.arange(n)[:, None].repeat(1, 8), folds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stopping, "FIRST", first)
         plan = schedule(rows, width)
@@ -70,7 +70,7 @@ def test_looks_are_growing_beginnings_of_every_fold(n, folds, first, width):
 
 
 def test_the_default_plan_has_seven_looks_that_double():
-    rows = TokenRows.from_ids(torch.zeros(stopping.MOST // 128, 128, dtype=torch.long))
+    rows = TokenRows.from_ids(torch.arange(stopping.MOST // 128)[:, None].repeat(1, 128))
     plan = schedule(rows, 768)
     so_far = np.cumsum([len(new) * 128 for new in plan])
     assert so_far.tolist() == [20_480 * 2**k for k in range(7)]

@@ -220,7 +220,7 @@ def test_what_is_drawn_is_in_order_and_no_padding():
 
 
 def test_a_site_that_sees_other_rows_than_the_batch_is_refused():
-    rows = TokenRows.from_ids(torch.zeros(8, 4, dtype=torch.long))
+    rows = TokenRows.from_ids(torch.arange(8)[:, None].repeat(1, 4))
     x = torch.zeros(7, 2)
     with pytest.raises(InputError, match=r"block 1 saw 7 rows, not the 8 of the batch"):
         tokens_of(rows, torch.tensor([0, 1]), "block 1", x, x)
