@@ -363,25 +363,16 @@ if models:
 # ## What does each part of own units buy?
 #
 # Own units are several choices at once. Each is exchanged for another, one at a time, at the smallest budget. Fitting
-# the anchor takes long, so the others are exchanged in models without it, and the last three rows are about the anchor
-# itself:
+# the anchor takes long, so the others are exchanged in models without it:
 #
 # - *as many in every block*: the budget is not allocated by prices. Such a model loads in `transformers` alone;
 # - *by scores of single units*: the units with the largest variance times squared readout stay, whatever the others
 #   could take over. That is FLAP's score, in the metric of the loss;
-# - *by forward selection*: units are added one by one, instead of dropped one by one;
 # - *by plain squares*: an error counts alike in every direction of the output and at every position, which is
 #   structured Optimal Brain Surgeon (OBS), as in SlimGPT;
 # - *without a ridge*: plain least squares;
-# - *with lines beside units*: a block may give up more units and have a line of its input, of any rank, beside the
-#   others, where that has the lower price. A line holds $2d$ numbers for each rank, two thirds of what a gated unit
-#   holds;
-# - *anchored on own outputs*: fitted once more on the inputs that a block really gets, to what the same block of the
-#   whole model puts out;
-# - *anchored on the stream*: the same, to the whole model's residual stream. This is the method *own units* of the
-#   figure;
-# - *with lines, anchored on the stream*: both. If lines gain only what the anchor gains anyway, this costs no less than
-#   the anchor alone.
+# - *anchored on the stream*: fitted once more on the inputs that a block really gets, to the whole model's residual
+#   stream. This is the method *own units* of the figure.
 #
 # The numbers are perplexity over that of own units before the anchor, paired over documents, with 95 % intervals. Above
 # 1 the exchange costs something, so the original part is worth having; below 1 the exchange is better.

@@ -72,8 +72,7 @@ print(raced.round(2).to_dict())
 # %% [markdown]
 # **3.** The third unit is half of the sum of the two others, with a little noise. The others give it back up to the
 # noise, so it goes first. Then one of these two goes, and the other knows nothing of it. Units that are added one by
-# one, the best first, would have begun with the third: *by forward selection* in the notebook says what that is worth
-# in real blocks.
+# one, the best first, would have begun with the third.
 
 # %%
 generator = torch.Generator().manual_seed(0)

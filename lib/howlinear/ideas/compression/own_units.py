@@ -16,8 +16,8 @@ the inputs that they really get, and what those before it have lost.
 How strong a ridge keeps B near 0 is chosen block by block: B is fitted on one half of the text, and judged on the other
 in the metric of the loss. Where no B costs less there than none, the block stays as it is.
 
-The other target that suggests itself, each block's own output in the whole model, leaves lost what is lost: each
-block strives for what it would have written to a stream that is no longer there.
+The other target that suggests itself, each block's own output in the whole model, would leave lost what is lost: each
+block would strive for what it would have written to a stream that is no longer there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from howlinear.ideas.compression.units import (
     weighted_rows,
     with_ridge,
 )
-from howlinear.instrument.capture import hooked
 from howlinear.models.disk_copy import copy_on_disk
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.layers import stack_of, writes_to_stream
@@ -129,7 +128,6 @@ def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrained
 def anchor(
     calibration: Calibration,
     blocks: Mapping[int, nn.Module],
-    own_outputs: bool = False,
     finish: Callable[[int, nn.Module | None], None] = lambda *_: None,
     work: Path | None = None,
 ) -> None:
@@ -140,10 +138,9 @@ def anchor(
     gives. In a family that norms what its FFNs write (`layers.writes_to_stream`) readouts stay as they are: what one
     adds there is not what the stream gets.
 
-    A block is asked for when its layer's turn has come, and its readout is written over. With `own_outputs` it is
-    fitted towards what the whole model's block writes. `finish` gets every layer's number when it is done, and its
-    smaller block; None where there is none, or where an ended run has done it. A folder of `work` keeps the streams
-    behind the last layer that is done.
+    A block is asked for when its layer's turn has come, and its readout is written over. `finish` gets every layer's
+    number when it is done, and its smaller block; None where there is none, or where an ended run has done it. A folder
+    of `work` keeps the streams behind the last layer that is done.
     """
     model = calibration.model
     fits = writes_to_stream(model)
@@ -159,29 +156,22 @@ def anchor(
         finish(number, None)
     left = range(whole.passed, len(whole.layers))
     for number in tqdm(left, disable=not calibration.progress, unit="block"):
-        # h, and what the block writes in the smaller model and in the whole one
-        hidden: list[Tensor] = []
-        written: list[Tensor] = []
-        targets: list[Tensor] = []
+        hidden: list[Tensor] = []  # h
         with whole.layer() as run:
             smaller = {number: blocks[number]} if number in blocks else {}
             with swap(model, smaller):
                 thin = sites(model, [number]) if smaller else []
-                with units_hooked(model, thin, _keep(hidden)), hooked(thin, _keep(written)):
+                with units_hooked(model, thin, _keep(hidden)):
                     streams = [run(place, stream) for place, stream in enumerate(streams)]
-            with hooked(sites(model, [number]) if smaller else [], _keep(targets)):
-                whole.advance()
-        if not own_outputs:
-            written = streams
-            targets = whole.streams
+            whole.advance()
         if smaller and fits:
             # √w [h, 1] and √w r, with r = s − ŝ, half by half
             layer = unit_layers(model, thin[0])[-1]
             cost = costs[number]
-            halves = [Moments(hidden[0].shape[-1] + 1, targets[0].shape[-1]) for _ in range(2)]
-            for h, target, now, half in zip(hidden, targets, written, half_of, strict=True):
+            halves = [Moments(hidden[0].shape[-1] + 1, streams[0].shape[-1]) for _ in range(2)]
+            for h, aim, now, half in zip(hidden, whole.streams, streams, half_of, strict=True):
                 weight = cost.weight.repeat(len(h))
-                r = (target - now).flatten(0, -2).double().cpu()
+                r = (aim - now).flatten(0, -2).double().cpu()
                 halves[half].update(weighted_rows(h.flatten(0, -2), weight), weight.sqrt()[:, None] * r)
             added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
             if added is not None:
@@ -242,10 +232,10 @@ def ridge_regression(
     return torch.cat([change, constant[None]])
 
 
-def _keep(rows: list[Tensor]) -> Callable[..., None]:
-    """A listener that appends the last of what it hears to a list."""
+def _keep(hidden: list[Tensor]) -> Callable[[Site, Tensor], None]:
+    """A listener that appends the hidden units that it hears to a list."""
 
-    def keep(*heard: Site | Tensor) -> None:
-        rows.append(heard[-1].clone())
+    def keep(_: Site, h: Tensor) -> None:
+        hidden.append(h.clone())
 
     return keep

@@ -21,7 +21,7 @@ the blocks before the sink is made, and a tenth in those behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments, add_gram
 from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
-from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import trunk
 from howlinear.models.layerwise import Layerwise
@@ -198,30 +197,23 @@ def unit_moments(
     model: PreTrainedModel,
     ids: Int64[Tensor, "n seq_len"],
     weights: Mapping[int, Float[Tensor, " seq_len"]] | None = None,
-    with_inputs: bool = False,
 ) -> dict[int, Moments]:
-    """Moments of the hidden units of blocks, or of units and inputs, by one forward pass without the head.
+    """Moments of the hidden units of blocks, by one forward pass without the head.
 
     Returns:
-        Block → moments of h, or of [h, x]; with weights of positions, of √w [h, 1] or √w [h, x, 1].
+        Block → moments of h; with weights of positions, of √w [h, 1].
     """
     listened = sites(model, None if weights is None else list(weights))
-    beside = (width_of(model) if with_inputs else 0) + (0 if weights is None else 1)
-    moments = {site.block: Moments(unit_count(model, site) + beside) for site in listened}
-    hidden: dict[int, Tensor] = {}
+    constant = 0 if weights is None else 1
+    moments = {site.block: Moments(unit_count(model, site) + constant) for site in listened}
 
-    def keep_units(site: Site, h: Tensor) -> None:
-        hidden[site.block] = h.flatten(0, -2).cpu()
-
-    def keep(site: Site, x: Tensor, _: Tensor) -> None:
-        rows = hidden.pop(site.block)
-        if with_inputs:
-            rows = torch.cat([rows, x.flatten(0, -2).cpu()], 1)
+    def keep(site: Site, h: Tensor) -> None:
+        rows = h.flatten(0, -2).cpu()
         if weights is not None:
-            rows = weighted_rows(rows, weights[site.block].repeat(len(x)))
+            rows = weighted_rows(rows, weights[site.block].repeat(len(h)))
         moments[site.block].update(rows)
 
-    with units_hooked(model, listened, keep_units), hooked(listened, keep):
+    with units_hooked(model, listened, keep):
         for batch in ids.split(BATCH):
             trunk(model, batch, listened[-1])
     return moments
@@ -333,15 +325,13 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -
     except linalg.LinAlgError as error:
         raise InputError(f"the covariance of {m} units is not positive definite: give more rows") from error
     precision = linalg.cho_solve(factor, np.eye(m))
-    order, prices = sweep_units(precision, readout.numpy().copy(), np.argmin)
+    order, prices = sweep_units(precision, readout.numpy().copy())
     total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
     return Elimination(torch.tensor(order), torch.tensor(total))
 
 
-def sweep_units(
-    matrix: np.ndarray, rows: np.ndarray, pick: Callable[[np.ndarray], np.intp]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sweep a symmetric matrix P, and rows β beside it, by one unit after the other, chosen by ‖β_j‖² / P_jj.
+def sweep_units(matrix: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sweep a symmetric matrix P, and rows β beside it, by one unit after the other, that of the least ‖β_j‖² / P_jj.
 
     A rank-one change of P and β a unit would move all of both through memory; so changes are collected, P − L Lᵀ and
     β − L W, and only the one row that is asked for is brought up to date, until there are `PANEL` of them.
@@ -362,7 +352,7 @@ def sweep_units(
         for step in range(steps):
             places = np.flatnonzero(left)
             ratio = squares[places] / diagonal[places]
-            picked = pick(ratio)
+            picked = ratio.argmin()
             j = places[picked]
             order.append(units[j])
             ratios.append(ratio[picked])
