@@ -11,6 +11,7 @@ from transformers import (
     CpmAntForCausalLM,
     DINOv3ViTConfig,
     DINOv3ViTModel,
+    Idefics3VisionConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaModel,
@@ -28,6 +29,7 @@ from transformers import (
     XLNetLMHeadModel,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionTransformer
 
 import howlinear as hl
 from helpers.reference import held_out_r2, r2_by_hooks
@@ -105,6 +107,33 @@ def test_of_a_model_of_text_and_images_each_half_has_its_own_rows():
         hl.capture(model, both, sample=64)
     with pytest.raises(InputError, match="fails at these rows"):
         hl.measure(model, both | {"input_ids": IDS + 100})
+
+
+def test_a_tower_that_is_measured_alone_is_given_what_it_reads():
+    """Its class names the keyword of text, which it does not take."""
+    torch.manual_seed(0)
+    model = Idefics3VisionTransformer(Idefics3VisionConfig(**SMALL, image_size=16, patch_size=8)).eval()
+    assert model.main_input_name == "input_ids"
+    assert hl.measure(model, IMAGES)[0].r2 == pytest.approx(by_hand(model, {"pixel_values": IMAGES}), abs=1e-6)
+    with pytest.raises(InputError, match="reads pixel_values, not input_ids"):
+        hl.measure(model, IDS)
+
+
+def test_maps_of_a_tower_are_as_wide_as_the_tower():
+    vision = {"hidden_size": 24, "image_size": 16, "patch_size": 8}
+    config = CLIPConfig(text_config=SMALL, vision_config=SMALL | vision, projection_dim=16)
+    model = hl.load_model(CLIPModel(config).eval(), sites="vision_model.encoder.layers.*.mlp")
+    inputs = {"input_ids": IDS, "pixel_values": IMAGES}
+    profile = hl.measure(model, inputs)
+    assert profile[0].map.weight.shape == (24, 24)
+    with torch.no_grad():
+        before = model(**inputs)
+        with hl.swap(model, profile):
+            after = model(**inputs)
+    assert not torch.allclose(before.image_embeds, after.image_embeds)
+    torch.testing.assert_close(before.text_embeds, after.text_embeds)
+    with pytest.raises(InputError, match="of width 16 or 24"), hl.swap(model, {0: torch.nn.Linear(32, 32)}):
+        pass
 
 
 def test_a_base_model_that_reads_no_images_is_run_by_the_whole():

@@ -12,7 +12,7 @@ from helpers.nearly import assert_same_outputs
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
-from howlinear.models.calls import outputs_beside
+from howlinear.models.calls import maps_alone
 from howlinear.models.ffn_sites import FAMILIES as TABLE
 from howlinear.models.ffn_sites import pattern_of, sites, whole
 from howlinear.models.load import load_model
@@ -134,6 +134,29 @@ class TwoHalves(Block):
         return x + self.ff(normed) + self.shared[0](normed)
 
 
+class Apart(Block):
+    """An FFN's two layers in the layer itself, without a module around them."""
+
+    def __init__(self, width, attention, ffn):
+        super().__init__(width, attention, nn.Identity)
+        self.first, self.last = nn.Linear(width, INNER), nn.Linear(INNER, width)
+
+    def forward(self, x):
+        x = x + self.mix(self.norm(x))
+        return x + self.last(self.first(self.ffn_norm(x)).relu())
+
+
+class Channels(Block):
+    """An FFN that reads channels before places."""
+
+    def __init__(self, width, attention, ffn):
+        super().__init__(width, attention, lambda width: nn.Conv1d(width, width, 1))
+
+    def forward(self, x):
+        x = x + self.mix(self.norm(x))
+        return x + self.ff(self.ffn_norm(x).mT).mT
+
+
 class Unpacking(Block):
     """A layer whose FFN returns something beside y."""
 
@@ -221,6 +244,23 @@ def test_structure_agrees_with_the_table_or_says_which_pair_it_may_be(name, monk
     assert pattern_of(load_model(model, sites=pattern)) == pattern
 
 
+def test_a_tower_is_not_taken_for_the_text_beside_it():
+    """Of a text whose FFNs are pairs, and a tower of the same width that has modules for them."""
+    tower = nn.ModuleList([Block(WIDTH, SelfAttention, FeedForward) for _ in range(2)])
+    model = house(block=Apart, tower=tower)
+    with pytest.raises(InputError, match=r"tower\.\*\.ff and trunk\.rooms\.\*\.first,trunk\.rooms\.\*\.last all fit"):
+        sites(model)
+    assert len(sites(load_model(model, sites="tower.*.ff"))) == 2
+    narrow = nn.ModuleList([Block(8, SelfAttention, FeedForward) for _ in range(2)])
+    assert pattern_of(house(tower=narrow)) == "trunk.rooms.*.ff"
+
+
+def test_what_has_channels_before_places_is_refused(rows):
+    model = load_model(house(block=Channels), sites="trunk.rooms.*.ff")
+    with pytest.raises(InputError, match=r"trunk\.rooms\.0\.ff is a convolution"):
+        measure(model, rows)
+
+
 def test_x_may_come_by_its_name(rows):
     model = house(ffn=Named)
     assert pattern_of(model) == "trunk.rooms.*.ff"  # the outermost of two that are the same map
@@ -248,12 +288,36 @@ def test_y_is_the_first_of_what_an_ffn_returns(rows):
     assert torch.equal(whole(model, sites(model)[0])(x), alone.trunk["rooms"][0].ff(x))
 
 
-def test_what_is_returned_beside_y_is_counted_with_weights_and_without():
+def test_what_makes_y_of_x_alone_is_tried_with_weights_and_without():
     for device in ("cpu", "meta"):
         with torch.device(device):
-            assert [outputs_beside(ffn(WIDTH), WIDTH) for ffn in (FeedForward, Pair)] == [0, 1]
-    with pytest.raises(InputError, match="Bilinear returns beside y, for it does not run on one token"):
-        outputs_beside(nn.Bilinear(WIDTH, WIDTH, WIDTH), WIDTH)
+            assert [maps_alone(ffn(WIDTH), WIDTH) for ffn in (FeedForward, Pair)] == [True, False]
+    assert not maps_alone(nn.Bilinear(WIDTH, WIDTH, WIDTH), WIDTH)
+
+
+def test_an_ffn_that_reads_something_beside_x_runs_under_a_map(rows):
+    """As of mixtures whose router reads that of the layer before: what it returns beside y goes on to the next one."""
+
+    class Routed(FeedForward):
+        def forward(self, x, scores):
+            return super().forward(x) * (1 + scores), [scores + 1]
+
+    class Handing(Block):
+        def forward(self, x):
+            x = x + self.mix(self.norm(x))
+            y, scores[:] = self.ff(self.ffn_norm(x), *scores)
+            return x + y
+
+    scores = [0]
+    model = load_model(house(ffn=Routed, block=Handing), sites="trunk.rooms.*.ff")
+    scores[:] = [0]
+    with torch.no_grad(), swap(model, {0: nn.Linear(WIDTH, WIDTH)}):
+        model(rows.ids[:2])
+    assert scores == [len(sites(model))]  # also of the block that the map stands for
+    with pytest.raises(InputError, match="reads something beside x"):
+        replace(model, {0: nn.Linear(WIDTH, WIDTH)})
+    with pytest.raises(InputError, match="a Routed makes no y of x alone"):
+        whole(model, sites(model)[0])(torch.randn(3, WIDTH))
 
 
 def test_what_returns_more_than_y_has_no_linear_layer_for_good():

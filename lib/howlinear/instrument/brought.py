@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import check_count
+from howlinear.models.checks import check_count, main_input
 from howlinear.models.load import tokenizer_of
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.gathered import are_strings, gathered, is_table, is_tokenised
@@ -65,8 +65,8 @@ def rows_of(
         return brought
     if isinstance(brought, RowsOnRecord):
         raise InputError("these rows are of a profile that was read from a file, which does not keep them: give a text")
-    if model.main_input_name != "input_ids" and "float" in str(getattr(brought, "dtype", "")):  # images or sound
-        brought = {model.main_input_name: brought}
+    if main_input(model) != "input_ids" and "float" in str(getattr(brought, "dtype", "")):  # images or sound
+        brought = {main_input(model): brought}
     return ModelInputs.of(brought) if isinstance(brought, Mapping) else TokenRows.from_ids(brought)
 
 

@@ -60,7 +60,8 @@ def measure(
         seq_len: tokens in a sequence.
         seed: decides which documents are drawn.
         blocks: which blocks, or which one; all by default.
-        batch_size: sequences in a forward pass, half as many where swaps are tried: it moves time and memory alone.
+        batch_size: sequences in a forward pass, half as many where swaps are tried: it moves time and memory alone,
+            unless the model draws something for each batch, as ViT-MAE which patches it hides.
         progress: show a bar.
         tolerance: stop as soon as the interval of every block is at most this much to either side, looking at
             20,480 rows or a little more and whenever they have doubled. The intervals are wide enough to hold

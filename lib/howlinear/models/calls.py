@@ -52,10 +52,11 @@ def suited_to(module: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def outputs_beside(module: nn.Module, width: int) -> int:
-    """How many values a module returns beside y, as a mixture of experts its router's scores; tried on one token.
+def maps_alone(module: nn.Module, width: int) -> bool:
+    """Whether a module makes y of x, with nothing beside either; tried on one token.
 
-    Without weights (on the meta device) shapes alone are tried.
+    A mixture of experts may return its router's scores as well, or read those of the layer before. Without weights (on
+    the meta device) shapes alone are tried.
     """
     x = suited_to(module, torch.zeros(1, 1, width))
     brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's
@@ -63,12 +64,9 @@ def outputs_beside(module: nn.Module, width: int) -> int:
     try:
         with evaluating(module), _experts_take_shapes(module) if by_shapes else nullcontext():
             output = module(x.to("meta") if by_shapes else x)
-    except FAILURES as error:
-        raise InputError(
-            f"cannot tell what a {type(module).__name__} returns beside y, for it does not run on one token: "
-            f"{in_one_line(error)}"
-        ) from error
-    return len(output) - 1 if isinstance(output, tuple | list) else 0
+    except FAILURES:
+        return False
+    return isinstance(output, Tensor)
 
 
 @contextmanager
@@ -86,7 +84,11 @@ def _experts_take_shapes(module: nn.Module) -> Iterator[None]:
 
 
 class FirstOutput(nn.Module):
-    """A module that returns y alone, of one that returns something beside it."""
+    """A module that returns y alone, of one that returns something beside it.
+
+    Raises:
+        InputError: it does not run on x alone.
+    """
 
     def __init__(self, module: nn.Module):
         """Hold `module`, which returns several values, y first."""
@@ -95,18 +97,8 @@ class FirstOutput(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Y of x, shape (…, d)."""
-        return stream_of(self.module(x))
-
-
-class Beside(nn.Module):
-    """A module that returns y and as many values beside it as a layer unpacks: None in the place of each."""
-
-    def __init__(self, module: nn.Module, beside: int):
-        """Hold `module`, which returns y alone."""
-        super().__init__()
-        self.module = module
-        self.beside = beside
-
-    def forward(self, x: Tensor) -> tuple[Tensor | None, ...]:
-        """Y of x, shape (…, d), and the values beside it."""
-        return (self.module(x), *[None] * self.beside)
+        try:
+            return stream_of(self.module(x))
+        except FAILURES as error:
+            kind = type(self.module).__name__
+            raise InputError(f"a {kind} makes no y of x alone: {in_one_line(error)}") from error

@@ -6,6 +6,7 @@ the same line from each of them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import RLock
@@ -191,7 +192,7 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
     for name, tensor in inputs.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise InputError(f"{name} holds NaN or infinity")
-    reads = model.main_input_name
+    reads = main_input(model)
     if reads not in inputs:
         raise InputError(f"{type(model).__name__} reads {reads}, not {', '.join(inputs)}: give {{{reads!r}: …}}")
     if is_encoder_decoder(model) and not inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
@@ -202,6 +203,14 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
     for name in ("input_ids", "decoder_input_ids"):
         if name in inputs:
             check_ids(model, inputs[name])
+
+
+def main_input(model: PreTrainedModel) -> str:
+    """The keyword that a model reads by: the one that its class names, or, if it takes none such, its first."""
+    taken = inspect.signature(model.forward).parameters
+    first = next(iter(taken.values()))
+    named = model.main_input_name in taken or first.kind is not first.POSITIONAL_OR_KEYWORD
+    return model.main_input_name if named else first.name
 
 
 def is_encoder_decoder(model: PreTrainedModel) -> bool:
@@ -219,7 +228,7 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
         raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
     try:
         vocabulary = model.get_input_embeddings().weight.shape[0]
-    except NotImplementedError:  # as of CLIP, whose parts have their own; one that fails at an id says so
+    except (NotImplementedError, AttributeError):  # as of CLIP, whose parts have their own; one that fails says so
         return
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= vocabulary:
@@ -230,6 +239,6 @@ def longest_sequence(model: PreTrainedModel) -> int | None:
     """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return module.num_embeddings - module.padding_idx - 1
+            return len(module.weight) - module.padding_idx - 1
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return longest if longest is None or longest > 0 else None  # XLNet says -1

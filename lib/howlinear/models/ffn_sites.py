@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.calls import Beside, FirstOutput, outputs_beside
+from howlinear.models.calls import FirstOutput, maps_alone
 from howlinear.models.checks import is_encoder_decoder, unwrapped
 from howlinear.models.structure import Unclear, find, find_attention, stacks
 
@@ -51,6 +51,7 @@ FAMILIES = {  # model_type: pattern
     "gemma3": "language_model.layers.*.mlp",
     "mpt": "blocks.*.ffn.up_proj,blocks.*.ffn.down_proj",  # `ffn` adds the residual
 }
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NO_FFN = "it has no feed-forward blocks"
 TIME_MAJOR = ("fsmt", "xlnet")
 """Families whose layers have positions before sequences, where masks and documents would be those of other rows."""
@@ -129,13 +130,19 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
 
     Raises:
         InputError: it cannot be told where this architecture keeps these (says what was found and what to pass), a
-            block that the model does not have, or another site.
+            block that the model does not have, a convolution, or another site.
     """
     model = unwrapped(model)
     check_kind(site)
     all_sites = _resolved(model, pattern_of(model) if site == "ffn" else _pattern_beside(model, site), site)
     _check_apart(all_sites)
     _check_reached(model, all_sites)
+    for each in all_sites:
+        if isinstance(each.input, CONVOLUTIONS) or isinstance(each.output, CONVOLUTIONS):
+            raise InputError(
+                f"{each.name} is a convolution, whose rows have channels before places, and not behind them: name a "
+                "module around it that has features last"
+            )
     if blocks is None:
         return all_sites
     given = blocks.tolist() if hasattr(blocks, "tolist") else blocks  # of numpy or torch
@@ -332,7 +339,7 @@ def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:
 def whole(model: PreTrainedModel, site: Site) -> nn.Module:
     """One module that maps x to y alone: the FFN itself, or a pair's two layers with the activation between them."""
     if site.ffn is not None:
-        return FirstOutput(site.ffn) if values_beside(model, site) else site.ffn
+        return site.ffn if stands_alone(model, site) else FirstOutput(site.ffn)
     activation = activation_beside(model, site)
     if activation is None:
         raise InputError(
@@ -341,23 +348,28 @@ def whole(model: PreTrainedModel, site: Site) -> nn.Module:
     return nn.Sequential(site.input, activation, site.output)
 
 
-def values_beside(model: PreTrainedModel, site: Site) -> int:
-    """How many values an FFN returns beside y; none of the families in the table do."""
+def stands_alone(model: PreTrainedModel, site: Site) -> bool:
+    """Whether an FFN makes y of x with nothing beside either, so that a map can stand in its place."""
     if site.ffn is None or site.linear or model.config.model_type in FAMILIES:
-        return 0
-    return outputs_beside(site.ffn, width_of(model))
+        return True
+    return maps_alone(site.ffn, width_at(model, site))
+
+
+def width_at(model: PreTrainedModel, site: Site) -> int:
+    """Features of x at a site: of a part of its own that was named, as a vision tower, those of its first layer."""
+    first = next((part for part in site.input.modules() if isinstance(part, nn.Linear)), None)
+    named = getattr(model.config, "howlinear_sites", None) is not None
+    return first.in_features if named and first is not None else width_of(model)
 
 
 def put(model: PreTrainedModel, site: Site, module: nn.Module) -> None:
-    """Put a module that maps x to y in the place of an FFN.
+    """Put a module that maps x to y in the place of an FFN that stands alone.
 
-    Where the FFN returns something beside y, so does what stands in its place (`calls.Beside`).
     In the place of a pair, the first becomes an `InputTap` and the last a `Replacement`; what lies between (an
     activation) runs on no features at all.
     """
     if site.input_name == site.name:
-        beside = values_beside(model, site)
-        model.set_submodule(site.name, Beside(module, beside) if beside else module)
+        model.set_submodule(site.name, module)
         return
     memory: list[Tensor] = []
     model.set_submodule(site.input_name, InputTap(memory))

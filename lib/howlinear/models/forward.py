@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import HowlinearError, InputError, SourceError, in_one_line
 from howlinear.models.calls import FAILURES, stream_of
+from howlinear.models.checks import main_input
 from howlinear.models.ffn_sites import Site, device_of
 
 Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
@@ -33,7 +34,7 @@ def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> N
     with one_pass(model), _ended_behind(model, last):
         # with its head where its base model, as DINOv3's encoder, reads something else
         reads = inspect.signature(model.base_model.forward).parameters
-        body = model.base_model if model.main_input_name in reads else model
+        body = model.base_model if main_input(model) in reads else model
         body(**_keywords(model, body, inputs))
 
 

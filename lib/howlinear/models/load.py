@@ -36,7 +36,15 @@ from transformers import (
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import check_count, check_in_memory, check_weights, is_hooked, is_written_over, unwrapped
+from howlinear.models.checks import (
+    check_count,
+    check_in_memory,
+    check_weights,
+    is_hooked,
+    is_written_over,
+    main_input,
+    unwrapped,
+)
 from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
 from howlinear.models.drawn import Draws
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
@@ -514,10 +522,10 @@ def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     """The tokenizer that lies beside a model's weights."""
-    if model.main_input_name != "input_ids":
+    if main_input(model) != "input_ids":
         raise SourceError(
-            f"{type(model).__name__} reads {model.main_input_name}, no text: measure it from Python, as in "
-            f'hl.measure(model, {{"{model.main_input_name}": …}})'
+            f"{type(model).__name__} reads {main_input(model)}, no text: measure it from Python, as in "
+            f'hl.measure(model, {{"{main_input(model)}": …}})'
         )
     source = model.name_or_path
     if not source:

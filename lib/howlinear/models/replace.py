@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.checks import check_in_memory, check_weights, is_written_over, unwrapped
-from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, values_beside, width_of
+from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, stands_alone, width_of
 from howlinear.models.swap import maps_and_site, swap
 from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
 
@@ -48,10 +48,10 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
         raise InputError(f"maps of {KINDS[site]} take its place for a while alone (swap): replace is for FFN blocks")
     replaced_sites = sites(model, list(maps))
     for site in replaced_sites:
-        if values_beside(model, site):
+        if not stands_alone(model, site):
             raise InputError(
-                f"{site.name} returns something beside y, which no linear layer does: a map takes its place for a "
-                "while alone (swap)"
+                f"{site.name} returns something beside y, or reads something beside x, which no linear layer does: a "
+                "map takes its place for a while alone (swap)"
             )
     width = width_of(model)
     blocks = [site.block for site in replaced_sites]

@@ -22,7 +22,16 @@ _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 class Unclear(Exception):  # noqa: N818
-    """Why the FFNs cannot be found."""
+    """Why the FFNs cannot be found.
+
+    Attributes:
+        pair: the pattern of two layers that may be the first and the last of an FFN; None if there are none.
+    """
+
+    def __init__(self, reason: str, pair: str | None = None):
+        """Say why."""
+        super().__init__(reason if pair is None else f'{reason} (perhaps it is the pair sites="{pair}")')
+        self.pair = pair
 
 
 def find(base: nn.Module, width: int, anew: bool = False) -> str:
@@ -32,17 +41,19 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
     lists = stacks(base)
     if not lists:
         raise Unclear("it has no list of blocks")
-    patterns = []
-    reasons = []
+    patterns: list[str] = []
+    unclear: list[Unclear] = []
     for name, stack in lists.items():
         try:
             patterns.append(_in_stack(name, stack, width))
         except Unclear as reason:
-            reasons.append(str(reason))
+            unclear.append(reason)
     if not patterns:
-        raise Unclear("; ".join(reasons))
-    if len(patterns) > 1:
-        raise Unclear(f"{' and '.join(patterns)} all fit")
+        raise Unclear("; ".join(map(str, unclear)))
+    # as wide as the text, a tower that reads images and a text whose FFNs are pairs are as likely
+    fitting = [*patterns, *(reason.pair for reason in unclear if reason.pair)]
+    if len(fitting) > 1:
+        raise Unclear(f"{' and '.join(fitting)} all fit")
     _PATTERNS[base] = patterns[0]
     return patterns[0]
 
@@ -134,7 +145,7 @@ def _in_block(name: str, block: nn.Module, width: int) -> str:
         if output is not None:
             outputs[path] = output
     if not outputs:
-        raise Unclear(f"no module of {name} holds the FFN alone{_pair(name, block, widest, width)}")
+        raise Unclear(f"no module of {name} holds the FFN alone", _pair(name, block, widest, width))
 
     # several may fit, one inside the other, if they compute the same
     outermost = next(iter(outputs))
@@ -199,13 +210,13 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
     return both if alike else None
 
 
-def _pair(name: str, block: nn.Module, widest: list[str], width: int) -> str:
-    """What to pass, if two Linears look like an FFN's first and last layer."""
+def _pair(name: str, block: nn.Module, widest: list[str], width: int) -> str | None:
+    """The pattern to pass, if two Linears look like an FFN's first and last layer."""
     layers = [block.get_submodule(owner) for owner in widest]
     if len(layers) != 2 or not all(isinstance(layer, nn.Linear) for layer in layers):
-        return ""
+        return None
     first, last = layers
     if first.in_features != width or last.out_features != width:
-        return ""
+        return None
     stack = name.rpartition(".")[0]
-    return f' (perhaps it is the pair sites="{stack}.*.{widest[0]},{stack}.*.{widest[1]}")'
+    return f"{stack}.*.{widest[0]},{stack}.*.{widest[1]}"

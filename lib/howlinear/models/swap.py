@@ -17,7 +17,7 @@ from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
 from howlinear.models.checks import alone, evaluating, is_hooked, name_of, unwrapped
-from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
+from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, stands_alone, width_at, width_of
 
 
 @contextmanager
@@ -25,7 +25,8 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
     """Put maps in the place of FFN blocks, and put the blocks back whatever happens.
 
     In the place of attention or of a whole layer, the model's own modules run, and what they write is written over:
-    they also return what others need, such as keys, values or a bias of positions.
+    they also return what others need, such as keys, values or a bias of positions. So do FFNs that return something
+    beside y, or read something beside x, as some mixtures of experts.
 
     Args:
         model: the model to change while the context lasts.
@@ -54,7 +55,7 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
                     f"block {each.block}: a hook stands before {each.input_name}, and a map in the block's place would "
                     "not get what it hands on: remove the hook first"
                 )
-            if each.kind == "ffn":
+            if each.kind == "ffn" and stands_alone(inside, each):
                 restore.callback(put_back, inside, each)
                 put(inside, each, module)
             else:
@@ -129,16 +130,17 @@ class Mapped(nn.Module):
 
 def _as_module(map_: Callable[[Tensor], Tensor], model: PreTrainedModel, site: Site) -> nn.Module:
     """A map as a module on the site's device; an affine one as a `Linear` in the model's precision."""
-    width = width_of(model)
+    widths = {width_of(model), width_at(model, site)}
     of_numbers = not isinstance(map_, nn.Module) and hasattr(map_, "weight") and hasattr(map_, "bias")
     affine = of_numbers or isinstance(map_, nn.Linear)
-    if affine and map_.weight.shape != (width, width):
-        raise InputError(f"a map of shape {tuple(map_.weight.shape)} for blocks of width {width}: fit it on this model")
+    if affine and tuple(map_.weight.shape) not in {(width, width) for width in widths}:
+        shape, there = tuple(map_.weight.shape), " or ".join(map(str, sorted(widths)))
+        raise InputError(f"a map of shape {shape} for blocks of width {there}: fit it on this model")
     if isinstance(map_, nn.Module):
         return map_
     if not affine:
         return Mapped(map_)
-    linear = skip_init(nn.Linear, width, width, device=device_of(site.input), dtype=model.dtype)
+    linear = skip_init(nn.Linear, *map_.weight.shape, device=device_of(site.input), dtype=model.dtype)
     with torch.no_grad():
         linear.weight.copy_(map_.weight.T)  # y = x W + b, and a Linear keeps Wᵀ
         linear.bias.copy_(map_.bias)

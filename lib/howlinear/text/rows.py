@@ -479,7 +479,8 @@ def tokens_of(
                 "the model adds places of its own; where they fill its attention's window or blocks up, give sequences "
                 "of a multiple of that length"
                 if len(x) > in_batch
-                else "load the model with chunk_size_feed_forward 0 in its config, or name other sites"
+                else "the model shortens its sequences, or reads them in parts: set chunk_size_feed_forward to 0 in "
+                "its config if that is more, or name other sites"
             )
         )
     if mask is not None and len(x) != mask[indices].numel():
