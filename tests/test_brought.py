@@ -142,6 +142,8 @@ MASKED = {  # all of the same padded sequences
     ),
     "examples": lambda ids, mask: [{"input_ids": row} for row in unpadded(ids, mask)],
     "lists of different lengths": lambda ids, mask: unpadded(ids, mask),
+    "column of different lengths": lambda ids, mask: pd.Series(unpadded(ids, mask)),
+    "Arrow column of different lengths": lambda ids, mask: pa.array(unpadded(ids, mask)),
     "lists of different lengths, no mask": lambda ids, mask: {"input_ids": unpadded(ids, mask), "attention_mask": None},
     "tensors of different lengths": lambda ids, mask: [*map(torch.tensor, unpadded(ids, mask))],
     "arrays of different lengths": lambda ids, mask: tuple(map(np.array, unpadded(ids, mask))),
@@ -237,6 +239,12 @@ BAD = {
     "a model": lambda ids: nn.Linear(2, 2),
     "a tuple of ids and something": lambda ids: (ids, ids),
     "labels that are no mask": lambda ids: TensorDataset(ids, ids % 2),
+    "numbers before ids": lambda ids: TensorDataset(torch.arange(len(ids)), ids),
+    "masks longer than their sequences": lambda ids: [
+        {"input_ids": row[: 5 + place % 3], "attention_mask": torch.ones(LENGTH)} for place, row in enumerate(ids)
+    ],
+    "one longer mask for all": lambda ids: {"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1], [1, 1]]},
+    "a folder that is called as a corpus and is not there": lambda ids: Path("docs"),
     "a data set without a length": lambda ids: Endless(ids),
     "a loader of that": lambda ids: DataLoader(Endless(ids)),
     "lists of a tensor a place": lambda ids: iter([{"input_ids": list(few.T)} for few in ids.split(8)]),
@@ -393,8 +401,11 @@ def test_splits_are_named_and_none_is_taken(model, ids):
 @pytest.mark.parametrize(("shape", "reason"), [((640, 1), "at least two tokens"), ((7, LENGTH), "document folds")])
 @pytest.mark.parametrize("layerwise", [False, True])
 def test_swaps_without_a_cost_are_refused_before_the_model_runs(model, monkeypatch, shape, reason, layerwise):
+    def run(_, input_ids):
+        raise AssertionError(f"ran on {input_ids}")
+
     ids = torch.randint(0, VOCABULARY, shape, generator=torch.Generator().manual_seed(3))
-    monkeypatch.setattr(type(model), "forward", None)
+    monkeypatch.setattr(type(model), "forward", run)
     with pytest.raises(InputError, match=reason):
         hl.measure(model, ids, swap=True, layerwise=layerwise)
     with pytest.raises(InputError, match="predicts no next token"):

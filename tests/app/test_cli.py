@@ -843,8 +843,28 @@ def test_a_folder_that_exists_is_refused_before_any_work(refused, monkeypatch, t
     assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["years of work"]
 
 
-def test_unknown_options_exit_with_2(howlinear):
-    assert howlinear("measure", "mini-gpt2", "--nope")[0] == 2
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["measure", "mini-gpt2", "--nope"], "No such option: --nope"),
+        (["measure", "mini-gpt2", "--rows", "many"], "'--rows'"),
+        (["measure"], "Missing argument 'MODEL...'; see howlinear measure --help"),
+        (["mesure", "mini-gpt2"], "'mesure'"),
+        (
+            ["measure", "mini-gpt2", "--corpus", "docs", "--corpus=code"],
+            "--corpus is given 2 times, and measure takes one text",
+        ),
+        (["compress", "mini-gpt2", "--max-dppl", "1", "--out", "a.json", "--json", "a.json"], "is --out as well"),
+    ],
+)
+def test_what_is_no_call_is_one_line_too(refused, words, message):
+    refused(message, *words)
+
+
+def test_the_home_folder_is_known_behind_an_equals_sign(refused, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "there.json").write_text("mine")
+    refused(f"cannot write {tmp_path}/there.json: it is there already", "measure", "mini-gpt2", "--json=~/there.json")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_numbers_and_maps_come_back_from_safetensors(profile, tmp_path):
         torch.testing.assert_close(read[block].r2_per_feature, found.r2_per_feature, rtol=0, atol=0)
 
 
-def test_moments_come_back_and_give_the_same_ceilings(tmp_path):
+def test_moments_come_back_and_give_the_same_ceilings(tmp_path, monkeypatch):
     ids = torch.randint(0, 80, (48, 32), generator=torch.Generator().manual_seed(0))
     profile = hl.measure(tiny("mini-gpt2"), ids, moments=True)
     profile.save(tmp_path / "p.safetensors")
@@ -45,6 +45,11 @@ def test_moments_come_back_and_give_the_same_ceilings(tmp_path):
         train, test = hl.Moments.total(found.train), hl.Moments.total(found.test)
         torch.testing.assert_close(hl.ceiling(train, test).r2, profile[block].r2)
         assert len(found.heavy_rows().norm) == len(profile.moments[block].heavy_rows().norm) > 0
+    pd.testing.assert_frame_equal(hl.measure(tiny("mini-gpt2"), profile).to_frame(), profile.to_frame())
+    monkeypatch.chdir(tmp_path)
+    here = hl.load_profile("p.safetensors")
+    monkeypatch.chdir("/")
+    assert here.moments[0].outputs.n == profile[0].rows_test
     read.save(tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "p.safetensors").read_bytes()
 
@@ -55,6 +60,9 @@ def test_moments_come_back_and_give_the_same_ceilings(tmp_path):
     less = hl.load_profile(tmp_path / "less.safetensors")
     with pytest.raises(SourceError, match="cannot read a profile from"):
         less.moments[0]
+    hl.measure(tiny("mini-gpt2"), ids[:40], moments=True).save(tmp_path / "p.safetensors", force=True)
+    with pytest.raises(SourceError, match="another profile was written to it since"):
+        read.moments[0]
 
 
 def test_numbers_alone_come_back_from_json(profile, tmp_path):
@@ -141,9 +149,12 @@ def test_a_file_of_something_else_is_one_line(tmp_path, name, content):
 def test_a_file_whose_parts_do_not_fit_is_one_line(profile, tmp_path):
     content = profile.to_dict()
     words = [{**content["blocks"][0], "r2": "high"}, *content["blocks"][1:]]
-    for blocks in ([], words):
+    twice = [*content["blocks"], content["blocks"][0]]
+    for blocks in ([], words, twice, [{**content["blocks"][0], "block": 0.5}], [{**content["blocks"][0], "r2": True}]):
         with pytest.raises(InputError):
             hl.Profile.from_dict(content | {"blocks": blocks})
+    with pytest.raises(InputError, match="perplexity is no number"):
+        hl.Profile.from_dict(content | {"perplexity": "low"})
     profile.save(tmp_path / "p.safetensors")
     tensors = load_file(tmp_path / "p.safetensors")
     tensors["0.bias"] = tensors["0.bias"][:-1]

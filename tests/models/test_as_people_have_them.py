@@ -17,7 +17,7 @@ from conftest import VOCABULARY, WIDTH, tiny
 from helpers.reference import held_out_r2, r2_by_hooks
 from howlinear.errors import InputError, SourceError
 from howlinear.models.checks import unwrapped
-from howlinear.models.load import tokenizer_of
+from howlinear.models.load import load_on_disk, tokenizer_of
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore:.*quantiz")]
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2}
@@ -304,6 +304,21 @@ def test_weights_that_have_no_place_are_told(llama, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
     with pytest.warns(UserWarning, match=r"holds 9 weights .* has no place \(model\.layers\.1\."):
+        hl.load_model(tmp_path)
+
+
+def test_biases_that_have_no_place_are_told_and_shapes_of_another_model_refused(tmp_path):
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, mlp_bias=True)).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(saved | {"mlp_bias": False}))
+    for load in (hl.load_model, load_on_disk):
+        with pytest.warns(UserWarning, match=r"holds 6 weights .* has no place \(model\.layers\.0\.mlp\..*bias"):
+            load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(saved | {"vocab_size": 90}))
+    with pytest.raises(SourceError, match=r"of shape .*, and its config says \(90, "):
+        hl.load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(SourceError, match="pointer of Git LFS"):
         hl.load_model(tmp_path)
 
 

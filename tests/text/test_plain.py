@@ -222,6 +222,7 @@ def test_cells_are_separated_by_what_separates_the_names_of_columns(tmp_path, na
         *(("t.csv", f'text,n\n"one\ntwo",1\n\n{quoted},2\nthree,3\n', r"t\.csv as \.csv: line 5 ")
           for quoted in ('"open', '"on"e', '"')),
         ("t.jsonl", '{"text": "one"}\n\n{"text": "tw', "line 3, column 10"),
+        ("t.csv", "text,n,text\none,1,two\n", re.escape("t.csv")),
     ],
 )  # fmt: skip
 def test_a_table_that_is_damaged_or_without_texts_is_refused_in_one_line(tmp_path, name, content, message):
@@ -239,6 +240,15 @@ def test_in_a_folder_json_that_is_no_text_is_passed_over(tmp_path):
     texts, passed_over = read_path(tmp_path)
     assert texts == ["one"]
     assert passed_over.endswith(": 1")
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    for folder, text in (("mine", "one"), ("more", "two")):
+        (tmp_path / folder).mkdir()
+        put(tmp_path / folder / f"{folder}.txt", text)
+    (tmp_path / "mine" / "linked").symlink_to(tmp_path / "more")
+    (tmp_path / "mine" / "again").symlink_to(tmp_path / "mine")
+    assert sorted(read_path(tmp_path / "mine")[0]) == ["one", "two"]
 
 
 def test_a_saved_data_set_is_a_table_and_several_are_not(tmp_path):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="How linear is a transformer's feed-forward block?",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -527,6 +527,9 @@ def compress(
     from howlinear.ideas.compression.output_folder import check_output_folder
 
     check_output_folder(out, force)
+    for option, path in targets.items():
+        if path is not None and path.absolute() == out.absolute():
+            raise InputError(f"{option} {path} is --out as well: name a file for one and a folder for the other")
     reading = Reading(documents, text_column, sites, device, dtype, device_map)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
@@ -937,15 +940,25 @@ def _complain(line: str) -> None:
 def main() -> None:
     """Entry point."""
     write_ascii_for_the_rest()
-    words = sys.argv[1:]
+    home = os.path.expanduser("~")  # which a shell puts in at the beginning of a word alone
+    words = [re.sub("^(--[a-z-]+=)~(?=/)", rf"\1{home}", word) for word in sys.argv[1:]] or ["--help"]
     try:
+        check_one_text(words)
         if is_distributed() and words[:1] != ["measure"]:  # every other command is the work of one process
             from howlinear.instrument.distributed import check_one_process
 
             check_one_process(" ".join(["howlinear", *words[:1]]))
-        app(words)
+        code = app(words, standalone_mode=False)
+        if code == ABORTED:
+            _interrupted()
+        sys.exit(code)
     except HowlinearError as error:
         _complain(str(error))
+        sys.exit(FAILED)
+    except typer.TyperException as error:  # of what is no option, or no value of one
+        command = error.ctx.info_name if getattr(error, "ctx", None) else ""
+        command = f"howlinear {command}" if command in words else "howlinear"
+        _complain(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
         sys.exit(FAILED)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -955,10 +968,13 @@ def main() -> None:
         sys.exit(FAILED)
     except KeyboardInterrupt:
         _interrupted()
-    except SystemExit as ended:
-        if ended.code == ABORTED:
-            _interrupted()
-        raise
+
+
+def check_one_text(words: Sequence[str]) -> None:
+    """Refuse several texts where one is taken, of which typer would take the last."""
+    given = sum(word.partition("=")[0] == "--corpus" for word in words)
+    if given > 1 and words[0] not in ("compare", "figures"):
+        raise InputError(f"--corpus is given {given} times, and {words[0]} takes one text")
 
 
 def _interrupted() -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import check_count, main_input
+from howlinear.models.checks import check_count, check_length, main_input
 from howlinear.models.load import tokenizer_of
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.gathered import are_strings, gathered, is_table, is_tokenised
@@ -39,9 +39,9 @@ def rows_of(
 
     Args:
         brought: a text by name or path, strings, a data set (`load_corpus`), or a corpus, all of which are packed into
-            rows; rows, which are taken as they are; token ids as a tensor, an array or lists, which are padded where
-            they have different lengths, what a tokenizer or image processor returns, a tokenised data set, or a
-            `DataLoader` or anything iterable of batches, of which each sequence is a document of its own.
+            rows; rows, which are taken as they are, also those of a profile; token ids as a tensor, an array or lists,
+            which are padded where they have different lengths, what a tokenizer or image processor returns, a tokenised
+            data set, or a `DataLoader` or anything iterable of batches: each sequence is a document of its own.
         model: the model that reads it, and whose tokenizer cuts a text.
         rows: tokens in all to take of a text, or what it has.
         seq_len: tokens in a sequence of a text.
@@ -59,6 +59,7 @@ def rows_of(
     if isinstance(brought, Corpus):
         _check_tokenizer(brought, model)
     if is_text(brought):
+        check_length(model, seq_len)
         corpus = brought if isinstance(brought, Corpus) else load_corpus(brought, model)
         return corpus.rows(rows, seq_len, seed, folds)
     if isinstance(brought, Rows):

@@ -114,6 +114,12 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
     Raises:
         InputError: there is nothing to predict, or it is none of these.
     """
+    unknown = sorted(rows.keys() - {"rows", "seq_len", "seed", "folds"})
+    if unknown:
+        raise InputError(
+            f"a perplexity takes no {unknown[0]}: give rows, seq_len, seed or folds; how a text is read says "
+            f"load_corpus(text, model, …)"
+        )
     text = gathered(text)
     if is_text(text) or isinstance(text, Rows | RowsOnRecord):
         if rows and not is_text(text):

@@ -93,10 +93,12 @@ def load_profile(path: Path | str) -> Profile:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names if MOMENTS not in name}
-            profile = profile_from_dict(json.loads(file.metadata()["profile"]), tensors)
+            said = file.metadata()["profile"]
+        profile = profile_from_dict(json.loads(said), tensors)
     if len(tensors) == len(names):
         return profile
-    return replace(profile, moments=LazyBlocks({block: partial(_read_moments, path, block) for block in profile}))
+    makers = {block: partial(_read_moments, path.absolute(), said, block) for block in profile}
+    return replace(profile, moments=LazyBlocks(makers))
 
 
 @contextmanager
@@ -123,11 +125,15 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
     solved, costs, splits = {}, {}, {}
     if not content["blocks"]:
         raise ValueError("it holds no block")
+    if not _is_number(content["perplexity"]):
+        raise ValueError("perplexity is no number")
     for block in content["blocks"]:
         number = block["block"]
-        words = [name for name, value in block.items() if not isinstance(value, int | float | None)]
+        words = [name for name, value in block.items() if not _is_number(value)]
         if words:
             raise ValueError(f"{words[0]} of block {number} is no number")
+        if not isinstance(number, int) or number in solved:
+            raise ValueError(f"block {number} is there twice, or no whole number")
         block = {name: math.nan if value is None else value for name, value in block.items()}
         solved[number] = _solved(block, tensors)
         if not math.isnan(block.get("dppl", math.nan)):
@@ -137,6 +143,11 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
     site = content.get("site", "ffn")
     check_kind(site)
     return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None, site, splits or None)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value of a file is a number, or None for what there is not."""
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
 def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> Solved:
@@ -192,10 +203,12 @@ def _moments(profile: Profile) -> dict[str, Tensor]:
     }
 
 
-def _read_moments(path: Path, block: int) -> BlockCapture:
-    """The same of one block."""
+def _read_moments(path: Path, said: str, block: int) -> BlockCapture:
+    """The same of one block, of a file that says what it did when the profile was read."""
     start = f"{block}{MOMENTS}"
     with _reading(path), safe_open(path, framework="pt") as file:
+        if file.metadata()["profile"] != said:
+            raise ValueError("another profile was written to it since, so that its moments are not those of this one")
         names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118 (it is no mapping)
         return block_from({name.removeprefix(start): file.get_tensor(name) for name in names})
 

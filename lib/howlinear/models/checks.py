@@ -222,10 +222,7 @@ def is_encoder_decoder(model: PreTrainedModel) -> bool:
 
 def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"]) -> None:
     """Make sure that a model has a place and an embedding for every token."""
-    seq_len = ids.shape[1]
-    longest = longest_sequence(model)
-    if longest is not None and seq_len > longest:
-        raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
+    check_length(model, ids.shape[1])
     try:
         vocabulary = model.get_input_embeddings().weight.shape[0]
     except (NotImplementedError, AttributeError):  # as of CLIP, whose parts have their own; one that fails says so
@@ -233,6 +230,13 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= vocabulary:
         raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")
+
+
+def check_length(model: PreTrainedModel, seq_len: int) -> None:
+    """Make sure that a model has a place for every token of a sequence."""
+    longest = longest_sequence(model)
+    if longest is not None and seq_len > longest:
+        raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
 
 
 def longest_sequence(model: PreTrainedModel) -> int | None:

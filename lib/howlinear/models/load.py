@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -264,7 +265,13 @@ def _from_pretrained(
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # and refused below, with their names
             **rounding,
+        )
+    for key, saved, expected in sorted(report["mismatched_keys"]):
+        raise SourceError(
+            f"{source} holds {key} of shape {tuple(saved)}, and its config says {tuple(expected)}: one of the two is "
+            "of another model"
         )
     return _complete(model, source, revision, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
 
@@ -298,8 +305,8 @@ def _complete(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from the class of model that its config names"
         )
-    # no masks and frequencies, which older versions saved
-    unread = [key for key in unexpected if key.startswith(body) and key.endswith("weight")]
+    learned = [key for key in unexpected if key.endswith(("weight", "bias")) and not _MASK.search(key)]
+    unread = [key for key in learned if key.startswith(body)]
     if unread and not (replaced(model.config) or units_left(model.config)):
         warnings.warn(
             f"{source} holds {len(unread)} weights for which a {type(model).__name__} of its config has no place "
@@ -308,6 +315,10 @@ def _complete(
         )
     model.howlinear_revision = revision  # for the tokenizer's
     return model
+
+
+_MASK = re.compile(r"(attn|attention)\.(masked_)?bias$")
+"""What older versions saved of attention beside its weights: which places it sees."""
 
 
 def _lacks(model: PreTrainedModel, missing: list[str]) -> str:

@@ -33,6 +33,7 @@ UNLOADABLE = (
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 LONGEST_ID = 96  # characters, by the Hub's rule
 GGUF = ".gguf"
+POINTER = 1024  # bytes that no pointer of Git LFS has
 ADAPTER = "adapter_config.json"  # peft's
 MERGE = (
     ", which changes what its model computes and is read by peft alone: merge it first, as in AutoPeftModelForCausalLM."
@@ -114,6 +115,13 @@ def _checked_folder(folder: Path) -> str:
         raise SourceError(
             f"{folder} holds {content}: save the model as safetensors (save_pretrained does) and use that"
         )
+    for file in folder.glob("*.safetensors"):
+        if (
+            file.is_file()
+            and file.stat().st_size < POINTER
+            and file.read_bytes().startswith(b"version https://git-lfs")
+        ):
+            raise SourceError(f"{file} is a pointer of Git LFS and holds no weights: run git lfs pull in its folder")
     return str(folder)
 
 

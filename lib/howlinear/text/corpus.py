@@ -163,17 +163,18 @@ def load_corpus(
     if isinstance(text, str | Path):
         check_known(name)
         name = printable(name)
+        is_name = isinstance(text, str)  # a path is never one, whatever it is called
         text = os.path.expanduser(text)
-        if text_column is not None and name in (*OFFLINE, *PAPERS):
+        if is_name and text_column is not None and name in (*OFFLINE, *PAPERS):
             raise InputError(f"{name} has no columns: leave text_column out")
-        if name in OFFLINE:
+        if is_name and name in OFFLINE:
             reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
             return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
-        if name in PAPERS:
+        if is_name and name in PAPERS:
             folder = None if folder is None else Path(folder)
             whole = partial(read_as_the_paper, name, folder)
             return Corpus(name, tokenizer, read_public(name, folder), whole=whole)
-        if not Path(text).exists():
+        if is_name and not Path(text).exists():
             text = open_hub(name)
     passed_over = ""
     if is_stream(text):

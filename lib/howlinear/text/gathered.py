@@ -44,6 +44,8 @@ def gathered(brought: Any, column: str | None = None) -> Any:
         raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
     if isinstance(brought, Rows | RowsOnRecord | Tensor | str | Path):
         return brought
+    if isinstance(getattr(brought, "rows", None), Rows | RowsOnRecord):  # a profile's
+        return brought.rows
     if hasattr(brought, "read"):  # line by line it would be other documents than the file is
         raise InputError(f"a {type(brought).__name__} is an open file: give its path, or [file.read()]")
     if isinstance(brought, Mapping):
@@ -64,6 +66,8 @@ def gathered(brought: Any, column: str | None = None) -> Any:
         return brought
     if _is_column(brought):
         cells = filled(as_list(brought))
+        if _are_of_different_lengths(cells):
+            return _joined(cells)
         return _no_paths(cells) if are_strings(cells) else cells
     if not isinstance(brought, Iterable) or isinstance(brought, bytes) or hasattr(brought, "__array__"):
         return brought
@@ -229,12 +233,18 @@ def _joined(batches: list[Any]) -> dict[str, Tensor]:
     if not names or any(set(names) != set(batch) - {"labels"} for batch in given):
         raise InputError(f"batches of other keywords than the first, which has {', '.join(map(str, names)) or 'none'}")
     parts = {name: [as_tensor(batch[name], str(name)) for batch in given] for name in names}
+    if any(part.ndim == 0 for part in parts.get("input_ids", [])):
+        raise InputError("input_ids of single numbers, a tuple's first part or a dict's: give sequences of token ids")
     if "input_ids" in parts and all(part.ndim == 1 for part in parts["input_ids"]):  # one example each
         parts = {name: [part[None] for part in of_name] for name, of_name in parts.items() if of_name[0].ndim}
     for prefix in ("", "decoder_"):
         ids = parts.get(f"{prefix}input_ids")
         if ids is not None:
-            parts.setdefault(f"{prefix}attention_mask", [torch.ones_like(part) for part in ids])
+            masks = parts.setdefault(f"{prefix}attention_mask", [torch.ones_like(part) for part in ids])
+            for part, mask in zip(ids, masks, strict=True):
+                if mask.shape != part.shape:
+                    shapes = f"{tuple(mask.shape)} for {prefix}input_ids of shape {tuple(part.shape)}"
+                    raise InputError(f"{prefix}attention_mask of shape {shapes}: give a place for each token")
     return {name: _padded(of_name, str(name)) for name, of_name in parts.items()}
 
 

@@ -18,7 +18,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     notes = []
     others = 0
     try:
-        of_folder = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        of_folder = sorted(_files_below(folder))
     except OSError as error:
         raise SourceError(f"cannot list {folder}: {error.strerror or error}; give the folder of the texts") from error
     paths = [path for path in of_folder if not any(p.startswith(".") for p in path.relative_to(folder).parts)]
@@ -145,6 +145,19 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     if others:
         notes.append(f"files that hold no text, or not in UTF-8, and were passed over: {others:,}")
     return texts, "; ".join(notes)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, also below links to folders, of which each is entered once."""
+    entered: set[str] = set()
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for below, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+        entered.add(os.path.realpath(below))
+        folders[:] = [name for name in folders if os.path.realpath(Path(below, name)) not in entered]
+        yield from (path for name in files if (path := Path(below, name)).is_file())
 
 
 def _without_columns(path: Path) -> InputError:
@@ -171,8 +184,13 @@ def read_table(path: Path) -> Any:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header: commas in a text
                 separator = _separator(text, "\t" if ending == ".tsv" else ",")
-                as_written = {"dtype": str, "keep_default_na": False, "index_col": False}
-                return pd.read_csv(io.StringIO(text), sep=separator, quoting=_quoting(text, separator), **as_written)
+                as_written = {"dtype": str, "keep_default_na": False, "index_col": False, "sep": separator}
+                as_written["quoting"] = _quoting(text, separator)
+                table = pd.read_csv(io.StringIO(text), **as_written)
+                header = pd.read_csv(io.StringIO(text), header=None, nrows=1, **as_written).iloc[0]
+                # pandas numbers a name that comes again, so that nobody would see that there are two
+                twice = header.duplicated(keep=False).to_numpy()
+                return table.set_axis(table.columns.where(~twice, header), axis=1)
         return pd.DataFrame(_json_rows(text, ending), dtype=object)
     except (ValueError, OSError, LookupError, RecursionError, pd.errors.ParserWarning) as error:  # of damaged files
         raise SourceError(f"cannot read {path} as {ending or 'a data set'}: {in_one_line(error)}") from error
@@ -300,7 +318,10 @@ def check_column(names: list[str], column: str | None, source: str) -> str:
     if column is None:
         column = usual_column(names)
         if column is None:
-            raise InputError(f"which column of {source} is text? give text_column= (--text-column), one of {there}")
+            raise InputError(
+                f"which column of {source} is text? say it, load_corpus(text, model, text_column=…) or --text-column, "
+                f"one of {there}"
+            )
     if column not in names:
         raise InputError(f"{source} has no column {column!r}: give one of {there}")
     if names.count(column) > 1:
@@ -457,7 +478,7 @@ WAYS = {
 
 def check_way(way: str) -> None:
     """Refuse what is no way to cut a text into documents."""
-    if way != "auto" and way not in WAYS:
+    if not isinstance(way, str) or (way != "auto" and way not in WAYS):
         raise InputError(f"documents={way!r}: use auto, {', '.join(WAYS)}")
 
 

@@ -441,7 +441,7 @@ def check(model: PreTrainedModel, rows: Rows) -> None:
     """Say what is wrong with rows before a model fails at them."""
     if not len(rows.test) or rows.test.all() or not rows.test.any():
         sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
-        raise InputError(f"both sides need sequences, there are {sides}: give more rows")
+        raise InputError(f"both sides need sequences, there are {sides}: give more; equal ones are one document")
     check_inputs(model, rows.inputs)
 
 
