@@ -66,12 +66,13 @@ def test_figures_of_another_model_are_replaced_if_that_is_asked_for(pipeline, tm
 
 def test_texts_cut_as_asked_for_lie_in_the_folder_before_anything_reads_them(pipeline, tmp_path):
     mine = tmp_path / "mine.txt"
-    mine.write_text("one\ntwo\n\nthree\n")
+    lines = [f"line {number} of a text that is long enough to hold something out" for number in range(5_000)]
+    mine.write_text("\n\n".join(lines[:-1]) + "\n" + lines[-1])
     for _ in range(2):  # the second call finds what the first has cut
         figures.figures("mini-gpt2", mine, tmp_path / "out", documents="line")
     for profile in pipeline:
         (path,) = profile.corpora_by_name.values()
-        assert [json.loads(line)["text"] for line in Path(path).read_text().splitlines()] == ["one", "two", "three"]
+        assert [json.loads(line)["text"] for line in Path(path).read_text().splitlines()] == lines
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,13 @@ def test_texts_cut_as_asked_for_lie_in_the_folder_before_anything_reads_them(pip
         {"model": None}, {"model": object()}, {"corpus": None}, {"corpus": 3}, {"corpus": [3]}, {"corpus": {"a": 1}},
         {"cores": -1}, {"corpus": "empty.txt"}, {"corpus": "latin.txt"},
         {"corpus": "bytes.gz"}, {"corpus": "bad.jsonl"}, {"corpus": "no-text.csv"}, {"corpus": "nothing"},
+        {"corpus": "short.txt"},
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused_before_anything_is_written(pipeline, tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     files = {"empty.txt": b"", "latin.txt": "caf\xe9".encode("latin-1"), "bytes.gz": gzip.compress(b"a" * 99)[:-1]}
-    files |= {"bad.jsonl": b'{"text": ', "no-text.csv": b"a,b\n1,2\n"}
+    files |= {"bad.jsonl": b'{"text": ', "no-text.csv": b"a,b\n1,2\n", "short.txt": b"one\n\ntwo\n"}
     for name, content in files.items():
         Path(name).write_bytes(content)
     Path("nothing").mkdir()

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths, tables
 from howlinear.models import sources
 from howlinear.models.checks import check_count
+from howlinear.models.load import load_model
 from howlinear.notebook import execute, prose, settings
 from howlinear.text import library, plain
+from howlinear.text.corpus import load_corpus
 from howlinear.text.streams import is_hub_id
 
 PAGE = "index.html"
@@ -149,8 +151,8 @@ def figures(
         The page, `index.html` in the folder.
 
     Raises:
-        InputError: a model or a text without a name or path, no number of cores, a text that holds nothing to read, or
-            a folder that holds something else.
+        InputError: a model or a text without a name or path, no number of cores, a text that holds nothing to read or
+            too little, or a folder that holds something else.
         SourceError: no such model or text, or no notebook could be run.
     """
     model = _name_of("model", model)
@@ -161,11 +163,13 @@ def figures(
     plain.check_way(documents)
     sources.check_there(model)
     texts = _read(corpora, text_column)
+    base = paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"
+    _check_enough(model, texts, text_column, documents, settings.read(str(base)))
     out = Path(folder or f"howlinear-{Path(model).name}").expanduser().absolute()
     cut = {} if documents == "auto" and text_column is None else _cut(corpora, texts, out, documents)
     del texts  # which may be large, and the notebooks take long
     content = {
-        "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),
+        "extends": str(base),
         "models": [settings.whole(model)],
         "corpora": list(cut) or [text if text in settings.BUILT_IN else settings.whole(text) for text in corpora],
     }
@@ -217,6 +221,15 @@ def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
                 f"notebooks read files: save {text} as a table, dataset.to_json('mine.jsonl'), and give that"
             )
     return texts
+
+
+def _check_enough(
+    model: str, texts: Collection[str], column: str | None, documents: str, profile: settings.RunProfile
+) -> None:
+    """Refuse texts that are too short for this model, before any notebook is."""
+    loaded = load_model(model) if texts else None
+    for text in texts:
+        load_corpus(text, loaded, column, documents).rows(profile.rows, profile.seq_len, profile.seed)
 
 
 def _cut(corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, str]:

@@ -256,7 +256,10 @@ def _locate_corpus(source: str, profile: Path) -> str:
     there = _existing(source, profile)
     if there is None and ("/" in source or "." in source):
         where = _absolute(source, profile.parent)
-        raise SourceError(f"profile {profile.stem}: no text {where}; give a path, or one of {', '.join(BUILT_IN)}")
+        raise SourceError(
+            f"profile {profile.stem}: no text {source}, which would be {where}; give a path, or one of "
+            f"{', '.join(BUILT_IN)}"
+        )
     return there or source  # a name that is unknown is refused where it is read
 
 
