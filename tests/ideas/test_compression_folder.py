@@ -278,7 +278,7 @@ def test_a_folder_without_its_entry_is_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     del config["howlinear"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SourceError, match=r"cannot load folder .*mismatch"):
+    with pytest.raises(SourceError, match="of another model"):
         load_model(folder)
 
 
@@ -296,7 +296,7 @@ def test_missing_weights_of_a_replaced_block_are_refused(folder):
     ("entry", "message"),
     [
         ({"replaced": {"1": None, "2": 4, "40": None}}, rf"no block \[40\] in a model of {BLOCKS} blocks"),
-        ({"replaced": {"1": None, "2": 5}}, "cannot load folder"),
+        ({"replaced": {"1": None, "2": 5}}, "of another model"),
         ({"replaced": {"0": None, "1": None, "2": 4}}, r"lacks 2 of the model's weights \(transformer\.h\.0\.mlp"),
         ({"replaced": {"1": None, "2": 0}}, "gives ranks {2: 0}"),
         ({"replaced": {"1": True, "2": 4}}, "gives ranks {1: True}"),

@@ -222,7 +222,7 @@ def laid_of(rows, steps=2):
 
 
 def test_groups_are_the_rows_that_they_say(ids, monkeypatch):
-    rows = TokenRows.from_ids(ids.repeat(3, 1), folds=8)
+    rows = TokenRows.from_ids(torch.cat([ids, ids.roll(1, 1), ids.roll(2, 1)]), folds=8)
     model, laid = tiny("mini-gpt2"), laid_of(rows)
     everything = capture(model, rows, sample=rows.ids.numel())
     for block, groups in grouping.stream_groups(model, laid):
@@ -243,7 +243,7 @@ def test_groups_are_the_rows_that_they_say(ids, monkeypatch):
 
 
 def test_blocks_take_turns_when_memory_is_short(ids):
-    rows = TokenRows.from_ids(ids.repeat(3, 1), folds=8)
+    rows = TokenRows.from_ids(torch.cat([ids, ids.roll(1, 1), ids.roll(2, 1)]), folds=8)
     model, laid = tiny("mini-gpt2"), laid_of(rows)
     at_once = dict(grouping.stream_groups(model, laid))
     in_turn = dict(grouping.stream_groups(model, laid, memory=1))

@@ -114,7 +114,7 @@ def without_a_block(folder):
         *((truncated(keep), r"cannot load folder .*saved") for keep in (0, 4, 100, 5_000)),
         (lambda folder: (folder / "config.json").write_text("{"), r"cannot load folder .*saved"),
         (configured(model_type="no_such_type"), "no_such_type"),
-        (configured(n_embd=2 * WIDTH), r"cannot load folder .*saved"),
+        (configured(n_embd=2 * WIDTH), "of another model"),
         (without_a_block, "mlp"),
     ],
 )

@@ -323,7 +323,7 @@ def test_a_name_of_nothing_is_refused_and_a_text_in_its_place_is_not_said_whole(
         (["one", 2], {}, "place 1 is 2, no string"),
         ([" ", ""], {}, "2 strings is empty"),
         (["one"], {"documents": "page"}, "documents='page': use auto, file, blank, line"),
-        (pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "give text_column= "),
+        (pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "load_corpus\\(text, model, text_column=…\\)"),
         (pd.DataFrame({"a": ["x"]}), {"text_column": "b"}, "has no column 'b': give one of a"),
         (pd.DataFrame({"a": [1]}), {}, "column 'a' of the data set holds int at place 0"),
         (pd.DataFrame(), {}, "the data set is empty"),

@@ -83,7 +83,8 @@ def test_stand_in_can_be_measured(name, folder):
     tokenizer = load_corpus("docs", model).tokenizer
     assert model.get_input_embeddings().weight.shape[0] == len(tokenizer)
     assert model.config.eos_token_id == tokenizer.eos_token_id < len(tokenizer)
-    ids = torch.tensor(tokenizer("linear maps and bilinear forms, once more")["input_ids"][:8]).expand(8, -1)
+    ids = torch.tensor(tokenizer("linear maps and bilinear forms, once more")["input_ids"][:8])
+    ids = torch.stack([ids.roll(places) for places in range(8)])
     captured = capture(model, TokenRows.from_ids(ids, folds=2))
     assert list(captured) == [0, 1, 2]
     assert captured[2].train[0].d_in == captured[2].train[0].d_out == 16

@@ -951,7 +951,7 @@ def main() -> None:
         code = app(words, standalone_mode=False)
         if code == ABORTED:
             _interrupted()
-        sys.exit(code)
+        sys.exit(code or 0)
     except HowlinearError as error:
         _complain(str(error))
         sys.exit(FAILED)
