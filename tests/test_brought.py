@@ -239,6 +239,7 @@ BAD = {
     "a model": lambda ids: nn.Linear(2, 2),
     "a tuple of ids and something": lambda ids: (ids, ids),
     "labels that are no mask": lambda ids: TensorDataset(ids, ids % 2),
+    "labels of one span": lambda ids: TensorDataset(ids, (torch.arange(LENGTH) // 4 == 1).long().expand_as(ids)),
     "numbers before ids": lambda ids: TensorDataset(torch.arange(len(ids)), ids),
     "masks longer than their sequences": lambda ids: [
         {"input_ids": row[: 5 + place % 3], "attention_mask": torch.ones(LENGTH)} for place, row in enumerate(ids)

@@ -132,8 +132,12 @@ def test_maps_of_a_tower_are_as_wide_as_the_tower():
             after = model(**inputs)
     assert not torch.allclose(before.image_embeds, after.image_embeds)
     torch.testing.assert_close(before.text_embeds, after.text_embeds)
-    with pytest.raises(InputError, match="of width 16 or 24"), hl.swap(model, {0: torch.nn.Linear(32, 32)}):
-        pass
+    for width in (16, 32):
+        with pytest.raises(InputError, match="of width 24"), hl.swap(model, {0: torch.nn.Linear(width, width)}):
+            pass
+    with torch.no_grad():
+        replaced = hl.replace(model, profile)(**inputs)
+    torch.testing.assert_close(replaced.image_embeds, after.image_embeds)
 
 
 def test_a_base_model_that_reads_no_images_is_run_by_the_whole():

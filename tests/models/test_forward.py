@@ -31,7 +31,7 @@ def test_a_map_that_fails_is_one_line_and_gone_afterwards(gpt2, ids, error):
     maps = {0: Failing(error)}
     with pytest.raises(InputError, match="fails at these rows"):
         hl.swap_costs(gpt2, maps, ids)
-    with hl.swap(gpt2, maps), pytest.raises(SourceError, match=r"every map or hook that was put into it"):
+    with hl.swap(gpt2, maps), pytest.raises(SourceError, match=r"every map or hook that was put"):
         hl.perplexity(gpt2, ids)
     assert hl.perplexity(gpt2, ids) > 1
 

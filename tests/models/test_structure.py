@@ -253,6 +253,8 @@ def test_a_tower_is_not_taken_for_the_text_beside_it():
     assert len(sites(load_model(model, sites="tower.*.ff"))) == 2
     narrow = nn.ModuleList([Block(8, SelfAttention, FeedForward) for _ in range(2)])
     assert pattern_of(house(tower=narrow)) == "trunk.rooms.*.ff"
+    of_images = nn.ModuleList([Apart(WIDTH, SelfAttention, FeedForward) for _ in range(2)])
+    assert pattern_of(house(vision_tower=of_images)) == "trunk.rooms.*.ff"
 
 
 def test_what_has_channels_before_places_is_refused(rows):

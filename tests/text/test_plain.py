@@ -247,6 +247,7 @@ def test_links_to_folders_are_followed_once(tmp_path):
         (tmp_path / folder).mkdir()
         put(tmp_path / folder / f"{folder}.txt", text)
     (tmp_path / "mine" / "linked").symlink_to(tmp_path / "more")
+    (tmp_path / "mine" / "twice").symlink_to(tmp_path / "more")
     (tmp_path / "mine" / "again").symlink_to(tmp_path / "mine")
     assert sorted(read_path(tmp_path / "mine")[0]) == ["one", "two"]
 

@@ -762,7 +762,7 @@ def check_sources(models: list[str], corpora: list[str], reading: Reading) -> No
     plain.check_way(reading.documents)
     for corpus in corpora:
         library.check_known(corpus)
-        path = Path(corpus).expanduser()
+        path = Path(os.path.expanduser(corpus))
         if streams.is_hub_id(corpus) and not path.exists():
             next(streams.texts_of(streams.open_hub(corpus), reading.text_column, corpus), None)
         elif reading.text_column is not None or plain.is_table(path):
@@ -941,7 +941,7 @@ def main() -> None:
     """Entry point."""
     write_ascii_for_the_rest()
     home = os.path.expanduser("~")  # which a shell puts in at the beginning of a word alone
-    words = [re.sub("^(--[a-z-]+=)~(?=/)", rf"\1{home}", word) for word in sys.argv[1:]] or ["--help"]
+    words = [re.sub("(?<==)~(?=/)", lambda _: home, word, count=1) for word in sys.argv[1:]] or ["--help"]
     try:
         check_one_text(words)
         if is_distributed() and words[:1] != ["measure"]:  # every other command is the work of one process
@@ -955,9 +955,9 @@ def main() -> None:
     except HowlinearError as error:
         _complain(str(error))
         sys.exit(FAILED)
-    except typer.TyperException as error:  # of what is no option, or no value of one
-        command = error.ctx.info_name if getattr(error, "ctx", None) else ""
-        command = f"howlinear {command}" if command in words else "howlinear"
+    except typer.TyperException as error:  # a wrong option, or a wrong value of one
+        known = words[0] in typer.main.get_command(app).commands
+        command = f"howlinear {words[0]}" if known else "howlinear"
         _complain(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
         sys.exit(FAILED)
     except OSError as error:

@@ -28,7 +28,6 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths, tables
 from howlinear.models import sources
 from howlinear.models.checks import check_count
-from howlinear.models.load import load_model
 from howlinear.notebook import execute, prose, settings
 from howlinear.text import library, plain
 from howlinear.text.corpus import load_corpus
@@ -165,7 +164,7 @@ def figures(
     texts = _read(corpora, text_column)
     base = paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"
     _check_enough(model, texts, text_column, documents, settings.read(str(base)))
-    out = Path(folder or f"howlinear-{Path(model).name}").expanduser().absolute()
+    out = Path(os.path.expanduser(folder or f"howlinear-{Path(model).name}")).absolute()
     cut = {} if documents == "auto" and text_column is None else _cut(corpora, texts, out, documents)
     del texts  # which may be large, and the notebooks take long
     content = {
@@ -212,7 +211,7 @@ def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
     texts = {}
     for text in corpora:
         library.check_known(text)
-        path = Path(text).expanduser()
+        path = Path(os.path.expanduser(text))
         if path.exists():
             texts[text], _ = plain.read_path(path, column)
             plain.check_not_blank(texts[text], text)
@@ -226,10 +225,9 @@ def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
 def _check_enough(
     model: str, texts: Collection[str], column: str | None, documents: str, profile: settings.RunProfile
 ) -> None:
-    """Refuse texts that are too short for this model, before any notebook is."""
-    loaded = load_model(model) if texts else None
+    """Refuse texts that are too short for this model, before any notebook runs."""
     for text in texts:
-        load_corpus(text, loaded, column, documents).rows(profile.rows, profile.seq_len, profile.seed)
+        load_corpus(text, model, column, documents).rows(profile.rows, profile.seq_len, profile.seed)
 
 
 def _cut(corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, str]:

@@ -119,7 +119,7 @@ def accuracy(
     for row, (question, of_row) in enumerate(zip(asked, np.split(nats, np.cumsum(counts[:-1])), strict=True)):
         if not np.isfinite(of_row).all():
             raise InputError(
-                f"row {row}: a log-likelihood is not finite: the weights or a swapped map overflow, or are no numbers"
+                f"row {row}: a log-likelihood is not finite: the weights or a swapped map overflow, or hold NaN"
             )
         characters = [len(choice) for choice in question.choices]
         chosen.append((of_row.argmax(), (of_row / characters).argmax()))

@@ -456,7 +456,7 @@ class Collector:
         sequences = self.indices[number].tolist()
         return (
             f" at block {site.block} ({site.name}), in the batch of sequences {sequences}: "
-            f"this model overflows on this text in {self.blocks[site.block].dtype}, or its weights are no numbers"
+            f"this model overflows on this text in {self.blocks[site.block].dtype}, or its weights hold NaN"
         )
 
 

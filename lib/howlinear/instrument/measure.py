@@ -61,7 +61,7 @@ def measure(
         seed: decides which documents are drawn.
         blocks: which blocks, or which one; all by default.
         batch_size: sequences in a forward pass, half as many where swaps are tried: it moves time and memory alone,
-            unless the model draws something for each batch, as ViT-MAE which patches it hides.
+            unless the model draws something for each batch (ViT-MAE draws the patches that it hides).
         progress: show a bar.
         tolerance: stop as soon as the interval of every block is at most this much to either side, looking at
             20,480 rows or a little more and whenever they have doubled. The intervals are wide enough to hold
@@ -74,8 +74,8 @@ def measure(
             identity decides, and R² of the line between token means and within tokens (NaN where nothing varies within:
             a first block may read the token alone). It runs the held-out rows once
             more, and keeps sums for every token that a held-out document fold has.
-        moments: keep every block's moments (`Profile.moments`), gigabytes of a large model. `Profile.save` writes them
-            too, and everything linear follows from them without model and text.
+        moments: keep every block's moments (`Profile.moments`), gigabytes of a large model, in one process alone.
+            `Profile.save` writes them too, and everything linear follows from them without model and text.
         layerwise: read the model's weights from its files layer by layer, and take all rows through one layer before
             the next (`instrument.layerwise`): the same numbers, in the room of one layer, one block's moments and the
             residual streams. By default where a model that is given by name does not fit otherwise, which a warning
@@ -105,7 +105,9 @@ def measure(
             "work keeps what is done layer by layer: leave it out, or give layerwise=True and a model's name"
         )
     if layerwise and not possible:
-        raise InputError("layer by layer there is no tolerance, no split by the token, no moments: leave them out")
+        raise InputError("layer by layer there are no tolerance, split by the token and moments: leave them out")
+    if moments and not current_group().alone:
+        raise InputError("several processes have a part of the moments each: leave moments out, or run one process")
     chosen = sites(model, blocks, site)  # refused, if so, before a text is read
     blocks = [each.block for each in chosen]
 
@@ -156,5 +158,5 @@ def measure(
     splits = None
     if tokens:
         splits = gather_blocks(token_splits(model, captured, packed, confidence, batch_size, progress, site))
-    kept = gather_blocks({block: found.to("cpu") for block, found in captured.items()}) if moments else None
+    kept = {block: found.to("cpu") for block, found in captured.items()} if moments else None
     return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site, splits, kept)

@@ -117,8 +117,8 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
     unknown = sorted(rows.keys() - {"rows", "seq_len", "seed", "folds"})
     if unknown:
         raise InputError(
-            f"a perplexity takes no {unknown[0]}: give rows, seq_len, seed or folds; how a text is read says "
-            f"load_corpus(text, model, …)"
+            f"a perplexity takes no {unknown[0]}: give rows, seq_len, seed or folds; load_corpus(text, model, …) says "
+            "how a text is read"
         )
     text = gathered(text)
     if is_text(text) or isinstance(text, Rows | RowsOnRecord):
@@ -173,8 +173,8 @@ def _check_finite(nats: float, *found: Any) -> None:
     """Refuse what comes of losses too large to be the logarithm of a number."""
     if not all(np.isfinite(each).all() for each in found):
         raise InputError(
-            f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow or are no "
-            "numbers, or no token is predicted"
+            f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow or hold "
+            "NaN, or no token is predicted"
         )
 
 
@@ -245,8 +245,7 @@ def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
     wrong = (~joined.isfinite()).nonzero()
     if len(wrong):
         raise InputError(
-            f"the loss of sequence {int(wrong[0])} is not finite: the weights or a swapped map overflow, or are no "
-            "numbers"
+            f"the loss of sequence {int(wrong[0])} is not finite: the weights or a swapped map overflow, or hold NaN"
         )
     return joined
 

@@ -230,7 +230,7 @@ def _squared_errors(
         if not (np.isfinite(missed).all() and np.isfinite(varied).all()):
             raise InputError(
                 f"NaN or infinity at block {block}: this model overflows on this text in {model.dtype}, or its weights "
-                "are no numbers"
+                "hold NaN"
             )
         errors[block] = (missed, varied)
     return errors

@@ -57,6 +57,9 @@ def maps_alone(module: nn.Module, width: int) -> bool:
 
     A mixture of experts may return its router's scores as well, or read those of the layer before. Without weights (on
     the meta device) shapes alone are tried.
+
+    Raises:
+        InputError: it fails, and not for want of something beside x.
     """
     x = suited_to(module, torch.zeros(1, 1, width))
     brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's
@@ -64,8 +67,10 @@ def maps_alone(module: nn.Module, width: int) -> bool:
     try:
         with evaluating(module), _experts_take_shapes(module) if by_shapes else nullcontext():
             output = module(x.to("meta") if by_shapes else x)
-    except FAILURES:
+    except (TypeError, LookupError, AttributeError):  # of an argument that is missing, or None
         return False
+    except FAILURES as error:
+        raise InputError(f"a {type(module).__name__} does not run on one token: {in_one_line(error)}") from error
     return isinstance(output, Tensor)
 
 
@@ -84,11 +89,7 @@ def _experts_take_shapes(module: nn.Module) -> Iterator[None]:
 
 
 class FirstOutput(nn.Module):
-    """A module that returns y alone, of one that returns something beside it.
-
-    Raises:
-        InputError: it does not run on x alone.
-    """
+    """A module that returns y alone, of one that returns something beside it."""
 
     def __init__(self, module: nn.Module):
         """Hold `module`, which returns several values, y first."""
@@ -96,9 +97,9 @@ class FirstOutput(nn.Module):
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Y of x, shape (…, d)."""
+        """Y of x, shape (…, d); refused where the module reads something beside x."""
         try:
             return stream_of(self.module(x))
-        except FAILURES as error:
+        except (TypeError, LookupError, AttributeError) as error:
             kind = type(self.module).__name__
             raise InputError(f"a {kind} makes no y of x alone: {in_one_line(error)}") from error

@@ -206,11 +206,11 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
 
 
 def main_input(model: PreTrainedModel) -> str:
-    """The keyword that a model reads by: the one that its class names, or, if it takes none such, its first."""
+    """The keyword that a model reads by: the one that its class names, or that of a tower whose class names none."""
     taken = inspect.signature(model.forward).parameters
-    first = next(iter(taken.values()))
-    named = model.main_input_name in taken or first.kind is not first.POSITIONAL_OR_KEYWORD
-    return model.main_input_name if named else first.name
+    perceived = [name for name in ("pixel_values", "input_features", "input_values") if name in taken]
+    named = model.main_input_name in taken or not perceived
+    return model.main_input_name if named else perceived[0]
 
 
 def is_encoder_decoder(model: PreTrainedModel) -> bool:

@@ -139,8 +139,8 @@ def running(model: PreTrainedModel) -> Iterator[None]:
         name, reason = model.name_or_path, in_one_line(error)
         if name and not _runs(model):
             raise SourceError(
-                f"{name} loads but does not run: {reason}; is its config.json what it should be, and every map or "
-                "hook that was put into it, and are all its parts of one precision?"
+                f"{name} loads but does not run: {reason}; look at its config.json, at every map or hook that was put "
+                "into it, and whether all its parts are of one precision"
             ) from error
         raise InputError(f"{name or type(model).__name__} fails at these rows: {reason}") from error
 

@@ -48,7 +48,7 @@ from howlinear.models.checks import (
 )
 from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
 from howlinear.models.drawn import Draws
-from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
+from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_at
 from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.shards import Shards, is_on_disk
 from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located, with_revision
@@ -305,7 +305,10 @@ def _complete(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from the class of model that its config names"
         )
-    learned = [key for key in unexpected if key.endswith(("weight", "bias")) and not _MASK.search(key)]
+    # of rounded layers, zeros are saved as the bias of those that have none
+    rounded = getattr(model.config, "quantization_config", None) is not None
+    kinds = ("weight",) if rounded else ("weight", "bias")
+    learned = [key for key in unexpected if key.endswith(kinds) and not _MASK.search(key)]
     unread = [key for key in learned if key.startswith(body)]
     if unread and not (replaced(model.config) or units_left(model.config)):
         warnings.warn(
@@ -407,7 +410,7 @@ def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) 
         def post_init(self) -> None:
             self.__class__ = kind  # what is loaded, saved and named in the config is an ordinary `kind`
             for site in sites(self, list(ranks)) if ranks else []:
-                put(self, site, linear_layers(width_of(self), ranks[site.block]))
+                put(self, site, linear_layers(width_at(self, site), ranks[site.block]))
             narrow(self, counts)
             self.post_init()  # that of `kind`: its weights are drawn or expected with the layers in their places
 

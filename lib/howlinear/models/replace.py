@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.checks import check_in_memory, check_weights, is_written_over, unwrapped
-from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, stands_alone, width_of
+from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, stands_alone, width_at
 from howlinear.models.swap import maps_and_site, swap
 from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
 
@@ -53,7 +53,6 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
                 f"{site.name} returns something beside y, or reads something beside x, which no linear layer does: a "
                 "map takes its place for a while alone (swap)"
             )
-    width = width_of(model)
     blocks = [site.block for site in replaced_sites]
     given = {block: maps[block].module() if hasattr(maps[block], "module") else maps[block] for block in blocks}
     modules = {block: copy.deepcopy(module) for block, module in given.items()}  # one map for two blocks becomes two
@@ -69,7 +68,7 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
             if layers and all(hasattr(site.output, name) for name in layers):  # as its family's blocks have them
                 counts[site.block] = unit_count(model, site)
             else:
-                ranks[site.block] = _rank(site, width)
+                ranks[site.block] = _rank(site, width_at(model, site))
         copied = copy_of(model)
     for site in sites(copied, blocks):
         site.output.to(model.device, model.dtype).requires_grad_(True)

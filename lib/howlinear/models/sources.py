@@ -33,7 +33,7 @@ UNLOADABLE = (
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 LONGEST_ID = 96  # characters, by the Hub's rule
 GGUF = ".gguf"
-POINTER = 1024  # bytes that no pointer of Git LFS has
+POINTER = 1024  # bytes; a pointer of Git LFS is shorter
 ADAPTER = "adapter_config.json"  # peft's
 MERGE = (
     ", which changes what its model computes and is read by peft alone: merge it first, as in AutoPeftModelForCausalLM."
@@ -58,14 +58,14 @@ def located(name: str) -> str:
 
 def with_revision(name: str) -> tuple[str, str | None]:
     """A name, and the revision of the Hub behind its `@`, if it has one; of what lies here `@` is part of the name."""
-    if "@" not in name or os.path.exists(name):
+    if "@" not in name or os.path.exists(os.path.expanduser(name)):
         return name, None
     source, _, revision = name.partition("@")
     return source, revision
 
 
 def unchecked(name: str) -> str:
-    """The folder, GGUF file or Hub id that `name` means, with no look into the weights of a folder."""
+    """The folder, GGUF file or Hub id that `name` means; of weights, only pointers of Git LFS are looked into."""
     name = os.path.expanduser(name)
     for folder in (Path(name), paths.MODELS / name):
         if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have

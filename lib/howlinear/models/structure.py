@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from howlinear.models.calls import FAILURES, stream_of, suited_to
+from howlinear.models.calls import FAILURES, perceives, stream_of, suited_to
 from howlinear.models.checks import evaluating
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -50,8 +50,8 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
             unclear.append(reason)
     if not patterns:
         raise Unclear("; ".join(map(str, unclear)))
-    # as wide as the text, a tower that reads images and a text whose FFNs are pairs are as likely
-    fitting = [*patterns, *(reason.pair for reason in unclear if reason.pair)]
+    # a text whose FFNs are pairs is as likely as a tower of its width that reads images; pairs of a tower are not
+    fitting = [*patterns, *(reason.pair for reason in unclear if reason.pair and not perceives(reason.pair))]
     if len(fitting) > 1:
         raise Unclear(f"{' and '.join(fitting)} all fit")
     _PATTERNS[base] = patterns[0]

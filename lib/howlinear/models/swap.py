@@ -17,7 +17,7 @@ from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
 from howlinear.models.checks import alone, evaluating, is_hooked, name_of, unwrapped
-from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, stands_alone, width_at, width_of
+from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, stands_alone, width_at
 
 
 @contextmanager
@@ -130,17 +130,16 @@ class Mapped(nn.Module):
 
 def _as_module(map_: Callable[[Tensor], Tensor], model: PreTrainedModel, site: Site) -> nn.Module:
     """A map as a module on the site's device; an affine one as a `Linear` in the model's precision."""
-    widths = {width_of(model), width_at(model, site)}
+    width = width_at(model, site)
     of_numbers = not isinstance(map_, nn.Module) and hasattr(map_, "weight") and hasattr(map_, "bias")
     affine = of_numbers or isinstance(map_, nn.Linear)
-    if affine and tuple(map_.weight.shape) not in {(width, width) for width in widths}:
-        shape, there = tuple(map_.weight.shape), " or ".join(map(str, sorted(widths)))
-        raise InputError(f"a map of shape {shape} for blocks of width {there}: fit it on this model")
+    if affine and map_.weight.shape != (width, width):
+        raise InputError(f"a map of shape {tuple(map_.weight.shape)} for blocks of width {width}: fit it on this model")
     if isinstance(map_, nn.Module):
         return map_
     if not affine:
         return Mapped(map_)
-    linear = skip_init(nn.Linear, *map_.weight.shape, device=device_of(site.input), dtype=model.dtype)
+    linear = skip_init(nn.Linear, width, width, device=device_of(site.input), dtype=model.dtype)
     with torch.no_grad():
         linear.weight.copy_(map_.weight.T)  # y = x W + b, and a Linear keeps Wᵀ
         linear.bias.copy_(map_.bias)

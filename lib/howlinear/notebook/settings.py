@@ -23,6 +23,7 @@ from howlinear.files import atomic, paths
 from howlinear.models.sources import with_revision
 from howlinear.text.documents import OFFLINE
 from howlinear.text.library import PAPERS
+from howlinear.text.plain import files_below
 
 RECORD = "HOWLINEAR_RECORD"
 """The variable of the environment that has a notebook's results and figures recorded, if it is 1."""
@@ -149,7 +150,7 @@ def with_own(profile: str, model: str | None = None, corpus: str | None = None) 
 
 def whole(source: str) -> str:
     """The whole path of a file or folder that is there; a name as it is."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     return str(path.absolute()) if path.exists() else source
 
 
@@ -164,7 +165,7 @@ def files_of(corpus: str) -> list[Path]:
     if corpus in BUILT_IN:
         return []
     path = Path(corpus)
-    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return sorted(files_below(path)) if path.is_dir() else [path]
 
 
 # --- files
@@ -275,7 +276,7 @@ def _existing(source: str, profile: Path) -> str | None:
 
 
 def _absolute(path: str, folder: Path) -> Path:
-    return Path(os.path.abspath(folder / Path(path).expanduser()))
+    return Path(os.path.abspath(folder / os.path.expanduser(path)))
 
 
 def _by_short_name(sources: Iterable[tuple[str, str]], reserved: Collection[str] = ()) -> dict[str, str]:

@@ -252,7 +252,7 @@ def _named(batch: Any) -> dict[str, Any]:
     """A batch of token ids by keyword; of a tuple the first tensor, and its mask if the second looks like one.
 
     Raises:
-        InputError: the second is 0 and 1 and no mask of padding at one end: labels of tokens look so.
+        InputError: the second holds 0 and 1, but not as padding does, at one end: labels of tokens look so.
     """
     if not isinstance(batch, list | tuple) or not len(batch) or not hasattr(batch[0], "shape"):
         return {"input_ids": batch}
@@ -260,11 +260,11 @@ def _named(batch: Any) -> dict[str, Any]:
     if others and getattr(others[0], "shape", None) == ids.shape:
         mask = as_tensor(others[0], "attention_mask")
         if ((mask == 0) | (mask == 1)).all():
-            begins = torch.nn.functional.pad(mask.int(), (1, 0)).diff(dim=-1) > 0
-            if (begins.sum(-1) > 1).any():
+            changes = mask.int().diff(dim=-1) != 0
+            if (changes.sum(-1) > 1).any():
                 raise InputError(
-                    "beside token ids stands a tensor of 0 and 1 that is no padding at one end: give a dict that names "
-                    "it, {'input_ids': ids, 'attention_mask': mask} without what are labels"
+                    "beside token ids stands a tensor of 0 and 1 that is not padding at one end: leave labels out, or "
+                    "name a mask in a dict, {'input_ids': ids, 'attention_mask': mask}"
                 )
             return {"input_ids": ids, "attention_mask": mask}
     return {"input_ids": ids}

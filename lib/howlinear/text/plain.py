@@ -126,7 +126,7 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     notes = []
     others = 0
     try:
-        of_folder = sorted(_files_below(folder))
+        of_folder = sorted(files_below(folder))
     except OSError as error:
         raise SourceError(f"cannot list {folder}: {error.strerror or error}; give the folder of the texts") from error
     paths = [path for path in of_folder if not any(p.startswith(".") for p in path.relative_to(folder).parts)]
@@ -147,16 +147,19 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
     return texts, "; ".join(notes)
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, also below links to folders, of which each is entered once."""
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, also below links to folders; each folder is entered once."""
     entered: set[str] = set()
 
     def fail(error: OSError) -> None:
         raise error
 
     for below, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+        folders.sort()
+        if os.path.realpath(below) in entered:
+            folders.clear()
+            continue
         entered.add(os.path.realpath(below))
-        folders[:] = [name for name in folders if os.path.realpath(Path(below, name)) not in entered]
         yield from (path for name in files if (path := Path(below, name)).is_file())
 
 
@@ -184,12 +187,12 @@ def read_table(path: Path) -> Any:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header: commas in a text
                 separator = _separator(text, "\t" if ending == ".tsv" else ",")
-                as_written = {"dtype": str, "keep_default_na": False, "index_col": False, "sep": separator}
-                as_written["quoting"] = _quoting(text, separator)
+                as_written = {"dtype": str, "keep_default_na": False, "index_col": False}
+                as_written |= {"sep": separator, "quoting": _quoting(text, separator)}
                 table = pd.read_csv(io.StringIO(text), **as_written)
                 header = pd.read_csv(io.StringIO(text), header=None, nrows=1, **as_written).iloc[0]
                 # pandas numbers a name that comes again, so that nobody would see that there are two
-                twice = header.duplicated(keep=False).to_numpy()
+                twice = (header.duplicated(keep=False) & (header != "")).to_numpy()
                 return table.set_axis(table.columns.where(~twice, header), axis=1)
         return pd.DataFrame(_json_rows(text, ending), dtype=object)
     except (ValueError, OSError, LookupError, RecursionError, pd.errors.ParserWarning) as error:  # of damaged files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan
@@ -47,7 +48,7 @@ def read_questions(questions: Any) -> list[Question]:
     plain.check_not_splits(questions)
     table = questions
     if isinstance(questions, str | Path):
-        path = Path(questions).expanduser()
+        path = Path(os.path.expanduser(questions))
         if not plain.is_table(path):
             raise InputError(f"{path} is no table of questions: give a file that ends in {', '.join(plain.TABLES)}")
         table = plain.read_table(path)

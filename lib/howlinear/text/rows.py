@@ -392,17 +392,19 @@ def split_sequences(inputs: list[Tensor], folds: int) -> tuple[Bool[Tensor, " n"
     """Which sequences are held out, and the fold of each: equal ones are one document, which lies on one side.
 
     Args:
-        inputs: what is read of the sequences, the first axis of each theirs (where they differ in it, of the most).
+        inputs: what is read of the sequences, the first axis of each theirs.
         folds: document folds on each side.
     """
-    as_bytes = [tensor.reshape(len(tensor), *tensor.shape[1:], 1).flatten(1).contiguous() for tensor in inputs]
-    as_bytes = [tensor.view(torch.uint8).numpy() for tensor in as_bytes]
-    documents: dict[bytes, int] = {}  # what is read of a document → its number
+    flat = [tensor.reshape(len(tensor), *tensor.shape[1:], 1).flatten(1).contiguous() for tensor in inputs]
+    as_bytes = [tensor.view(torch.uint8).numpy() for tensor in flat]
+    numbers: dict[bytes, int] = {}  # hash of a document → its number
     document = []
     for place in range(max(map(len, as_bytes), default=0)):
-        content = b"".join(part[place].tobytes() for part in as_bytes if place < len(part))
-        document.append(documents.setdefault(content, len(documents)))
-    test, fold = split_in_turn(len(documents), folds)
+        digest = hashlib.blake2b()
+        for part in as_bytes:
+            digest.update(part[place : place + 1].tobytes())
+        document.append(numbers.setdefault(digest.digest(), len(numbers)))
+    test, fold = split_in_turn(len(numbers), folds)
     return test[document], fold[document]
 
 
@@ -479,8 +481,8 @@ def tokens_of(
                 "the model adds places of its own; where they fill its attention's window or blocks up, give sequences "
                 "of a multiple of that length"
                 if len(x) > in_batch
-                else "the model shortens its sequences, or reads them in parts: set chunk_size_feed_forward to 0 in "
-                "its config if that is more, or name other sites"
+                else "the model shortens its sequences, or reads them in chunks: set chunk_size_feed_forward in its "
+                "config to 0, or name other sites"
             )
         )
     if mask is not None and len(x) != mask[indices].numel():
