@@ -105,7 +105,9 @@ def measure(
             "work keeps what is done layer by layer: leave it out, or give layerwise=True and a model's name"
         )
     if layerwise and not possible:
-        raise InputError("layer by layer there are no tolerance, split by the token and moments: leave them out")
+        raise InputError(
+            "a tolerance, a split by the token and moments take all blocks at once, not layer by layer: leave them out"
+        )
     if moments and not current_group().alone:
         raise InputError("several processes have a part of the moments each: leave moments out, or run one process")
     chosen = sites(model, blocks, site)  # refused, if so, before a text is read
