@@ -153,6 +153,8 @@ def test_a_file_whose_parts_do_not_fit_is_one_line(profile, tmp_path):
     for blocks in ([], words, twice, [{**content["blocks"][0], "block": 0.5}], [{**content["blocks"][0], "r2": True}]):
         with pytest.raises(InputError):
             hl.Profile.from_dict(content | {"blocks": blocks})
+    with pytest.raises(InputError, match="it holds 2 profiles"):
+        hl.Profile.from_dict({"measurements": [content, content]})
     with pytest.raises(InputError, match="perplexity is no number"):
         hl.Profile.from_dict(content | {"perplexity": "low"})
     profile.save(tmp_path / "p.safetensors")

@@ -4,6 +4,7 @@ What is measured is compared with hooks and numpy's least squares in float64 (`h
 """
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import howlinear as hl
 from conftest import VOCABULARY, WIDTH, tiny
 from helpers.reference import held_out_r2, r2_by_hooks
 from howlinear.errors import InputError, SourceError
+from howlinear.files import paths
 from howlinear.models.checks import unwrapped
 from howlinear.models.load import load_on_disk, tokenizer_of
 
@@ -320,6 +322,14 @@ def test_biases_that_have_no_place_are_told_and_shapes_of_another_model_refused(
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(SourceError, match="pointer of Git LFS"):
         hl.load_model(tmp_path)
+
+
+def test_a_broken_tokenizer_is_named(tmp_path):
+    shutil.copytree(paths.MODELS / "mini-gpt2", tmp_path / "mine")
+    (tmp_path / "mine" / "SHA256SUMS").unlink()  # which would say that a file has changed
+    (tmp_path / "mine" / "tokenizer.json").write_text("{")
+    with pytest.raises(SourceError, match=r"cannot load the tokenizer: .*tokenizer\.json is no JSON"):
+        hl.measure(hl.load_model(tmp_path / "mine"), "docs")
 
 
 def test_a_masked_head_that_was_never_saved_leaves_the_body(tmp_path):

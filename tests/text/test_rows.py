@@ -96,11 +96,14 @@ def test_the_hash_is_of_the_content(padded):
     assert ModelInputs.of(padded, folds=2).sha256 != first.sha256
 
 
-@pytest.mark.parametrize("token", ["first", "all"])
-def test_padding_on_the_left_is_refused(padded, token):
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [(0, "sequence 7 has padding before a token.*padding_side"), (slice(None), "sequence 7 holds no token")],
+)
+def test_padding_on_the_left_or_alone_is_refused(padded, gone, message):
     mask = padded["attention_mask"].clone()
-    mask[7, 0 if token == "first" else slice(None)] = 0
-    with pytest.raises(InputError, match=r"sequence 7 is empty or has padding before a token.*padding_side"):
+    mask[7, gone] = 0
+    with pytest.raises(InputError, match=message):
         ModelInputs.of({**padded, "attention_mask": mask})
 
 

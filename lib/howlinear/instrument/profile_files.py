@@ -115,9 +115,12 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
 
     Raises:
         LookupError: a number or a tensor is missing.
-        ValueError: no block, what is no number, or a map whose parts do not fit.
+        ValueError: several profiles, no block, what is no number, or a map whose parts do not fit.
         InputError: a site that there is not.
     """
+    if "measurements" in content:
+        several = len(content["measurements"])
+        raise ValueError(f"it holds {several} profiles: give one, Profile.from_dict(content['measurements'][0])")
     rows = RowsOnRecord(
         content["corpus"], content["sha256"], content["rows"], content["seq_len"], content.get("text", "")
     )

@@ -547,6 +547,11 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     if Path(source).is_dir() and not any([*Path(source).glob(pattern)] for pattern in _TOKENIZER_FILES):
         wanted = ", ".join(_TOKENIZER_FILES)
         raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
+    for file in Path(source).glob("*token*.json"):
+        try:
+            json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise SourceError(f"cannot load the tokenizer: {file} is no JSON ({error}): copy it again") from error
     revision = getattr(model, "howlinear_revision", "main")  # the same as the weights'
     with loading(source, revision):
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)

@@ -362,12 +362,13 @@ def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
     if not ((given == 0) | (given == 1)).all():  # NaN is neither
         raise InputError(f"{name} holds something else than 1 for a token and 0 for padding")
     mask = given.bool()
-    empty = ~mask.any(dim=1)
-    padding_before_token = (mask.int().diff(dim=1) > 0).any(dim=1)
-    wrong = empty | padding_before_token
-    if wrong.any():
+    empty = (~mask.any(dim=1)).nonzero()[:, 0]
+    if len(empty):
+        raise InputError(f"sequence {int(empty[0])} holds no token, padding alone: leave it out")
+    padding_before_token = (mask.int().diff(dim=1) > 0).any(dim=1).nonzero()[:, 0]
+    if len(padding_before_token):
         raise InputError(
-            f"sequence {int(wrong.nonzero()[0])} is empty or has padding before a token, which moves it to "
+            f"sequence {int(padding_before_token[0])} has padding before a token, which moves it to "
             'another position: pad on the right (tokenizer.padding_side = "right")'
         )
 
