@@ -272,14 +272,14 @@ def project(tmp_path, tokenizer):
     return tmp_path
 
 
-def command(folder):
+def command(folder, text="mine.txt"):
     sizes = ("--rows", "2048", "--seq-len", "32")
-    files = ("--corpus", folder / "mine.txt", "--json", folder / "out.json")
+    files = ("--corpus", folder / text, "--json", folder / "out.json")
     return ["measure", str(folder / "model"), *map(str, files), *sizes]
 
 
-def by_command(folder, index, options=()):
-    sys.argv = ["howlinear", *command(folder), *options]
+def by_command(folder, index, text="mine.txt"):
+    sys.argv = ["howlinear", *command(folder, text)]
     cli.main()
 
 
@@ -335,7 +335,7 @@ def other_text(folder, index):
     other = folder / "other.txt"
     if index:
         other.write_text((folder / "mine.txt").read_text().replace("river", "brook"))
-    by_command(folder, index, ["--corpus", str(other)] if index else [])
+    by_command(folder, index, other if index else "mine.txt")
 
 
 def test_processes_with_different_texts_are_refused(project):

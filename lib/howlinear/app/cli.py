@@ -941,23 +941,23 @@ def main() -> None:
     """Entry point."""
     write_ascii_for_the_rest()
     home = os.path.expanduser("~")  # which a shell puts in at the beginning of a word alone
-    words = [re.sub("(?<==)~(?=/)", lambda _: home, word, count=1) for word in sys.argv[1:]] or ["--help"]
+    words = [re.sub("(?<==)~(?=/)", lambda _: home, word, count=1) for word in sys.argv[1:]]
     try:
         check_one_text(words)
         if is_distributed() and words[:1] != ["measure"]:  # every other command is the work of one process
             from howlinear.instrument.distributed import check_one_process
 
             check_one_process(" ".join(["howlinear", *words[:1]]))
-        code = app(words, standalone_mode=False)
+        code = app(words or ["--help"], standalone_mode=False)
         if code == ABORTED:
             _interrupted()
-        sys.exit(code or 0)
+        sys.exit(code or (0 if words else FAILED))
     except HowlinearError as error:
         _complain(str(error))
         sys.exit(FAILED)
     except typer.TyperException as error:  # a wrong option, or a wrong value of one
-        known = words[0] in typer.main.get_command(app).commands
-        command = f"howlinear {words[0]}" if known else "howlinear"
+        command = error.ctx.info_name if getattr(error, "ctx", None) else None
+        command = f"howlinear {command}" if command in words else "howlinear"
         _complain(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
         sys.exit(FAILED)
     except OSError as error:
