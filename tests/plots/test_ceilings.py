@@ -183,6 +183,14 @@ def test_the_papers_points_are_drawn_and_say_whose_they_are():
     assert "gpt2, the paper" in legend(figure)
 
 
+def test_blocks_of_a_deep_model_are_numbered_apart_and_none_lies_below_the_axis():
+    frame = ceilings(deep=np.linspace(0.3, -0.6, 40))
+    costs = dict.fromkeys(("dppl", "dppl_low", "dppl_high"), 1.0)
+    assert profile_and_swaps(frame.assign(**costs)).axes[1].get_xticks().tolist() == [*range(0, 40, 5)]
+    *_, last = beside(frame, published("gpt2")).axes
+    assert last.get_ylim()[0] < -0.6
+
+
 def test_models_stand_beside_the_papers_a_panel_each_on_one_axis_from_0():
     frame = ceilings(a=[0.9, 0.4, 0.6], b=[0.5, 0.7]).assign(massive_rows=0, r2_ordinary=[0.9, 0.4, 0.6, 0.5, 0.7])
     frame.loc[2, ["massive_rows", "r2_ordinary"]] = [3, 0.2]

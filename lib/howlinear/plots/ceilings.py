@@ -82,12 +82,11 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
         look = looks[model] if model else _NAMELESS
         style.draw_intervals(bottom, cost["block"] + shift, cost, "dppl", capsize=1.5, **look)
     bottom.axhline(0, color=style.GREY, linewidth=0.6)
-    bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
+    bottom.set(ylabel="$\\Delta$ perplexity", yscale="symlog")
     if not swapped.empty:
         bottom.set_ylim(bottom=min(-0.5, 1.2 * swapped["dppl_low"].min()))
     _label_costs(bottom)
-    blocks = sorted(frame["block"].unique())
-    bottom.set_xticks(blocks if len(blocks) <= _FEW_BLOCKS else blocks[::2])
+    style.mark_blocks(bottom, frame["block"], _FEW_BLOCKS)
     if labels:
         narrow = {"handlelength": 2.4, "handletextpad": 0.6, "columnspacing": 0.8}
         figure.legend(handles, labels, loc="outside upper center", ncols=2, **narrow)
@@ -101,6 +100,8 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     """
     panels = [*_by_model(paper.rename(columns={"r2_lin": "r2"})), *_by_model(frame)]
     widths = {"width_ratios": [len(blocks) + 4 for _, blocks in panels]}
+    lowest = min(1.1 * blocks["r2"].min() for _, blocks in panels)
+    marks = np.arange(0, 1.25, 0.25) if lowest >= 0 else np.arange(-1, 1.25, 0.5)
     figure, axes = plt.subplots(
         1, len(panels), figsize=(style.PAGE, 2.1), sharey=True, squeeze=False, gridspec_kw=widths
     )
@@ -114,7 +115,7 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             where = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "va": va, "fontsize": 7}
             block, r2 = blocks.loc[place, ["block", "r2"]]
             ax.annotate(f"{r2:.2f}", (block, r2), **where)
-        ax.set(xlabel="block", ylim=(0, 1.12), yticks=[0, 0.25, 0.5, 0.75, 1], xlim=(-0.9, len(blocks) - 0.1))
+        ax.set(xlabel="block", yticks=marks, ylim=(min(0, max(lowest, -1)), 1.12), xlim=(-0.9, len(blocks) - 0.1))
         ax.set_title(model if ours else f"{model}, the paper", loc="left")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
