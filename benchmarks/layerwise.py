@@ -165,7 +165,8 @@ def main():
     if shape != SMOLLM2 and not (Path(options.folder) / "config.json").is_file():
         write(Path(options.folder), shape, options.layers, options.device)
     found = compared(options.folder, shape, options.rows, options.free, options.compress)
-    name = f"{shape}, made smaller" if options.compress else shape
+    in_full = found["layers"] == SHAPES.get(shape, {}).get("num_hidden_layers")
+    name = f"{shape}{' in full' * in_full}{', made smaller' * bool(options.compress)}"
     if options.keep:
         path = paths.results("bench") / "layerwise.json"
         before = numbers.load(path) if path.is_file() else {}

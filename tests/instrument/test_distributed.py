@@ -278,8 +278,8 @@ def command(folder, text="mine.txt"):
     return ["measure", str(folder / "model"), *map(str, files), *sizes]
 
 
-def by_command(folder, index, text="mine.txt"):
-    sys.argv = ["howlinear", *command(folder, text)]
+def by_command(folder, index, options=(), text="mine.txt"):
+    sys.argv = ["howlinear", *command(folder, text), *options]
     cli.main()
 
 
@@ -335,7 +335,7 @@ def other_text(folder, index):
     other = folder / "other.txt"
     if index:
         other.write_text((folder / "mine.txt").read_text().replace("river", "brook"))
-    by_command(folder, index, other if index else "mine.txt")
+    by_command(folder, index, text="other.txt" if index else "mine.txt")
 
 
 def test_processes_with_different_texts_are_refused(project):
