@@ -266,6 +266,7 @@ BAD_FOR_THE_MODEL = {  # which can be read
 
 WITH_LABELS = {
     "data set of torch": lambda: [(line, 0) for line in lines()],
+    "lists of their own": lambda: [[line] for line in lines()],
     "generator": lambda: ((0, line) for line in lines()),
     "loader": lambda: DataLoader([(line, 0) for line in lines()], batch_size=16),
     "loader of its own batches": lambda: DataLoader(

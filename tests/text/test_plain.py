@@ -273,6 +273,10 @@ def test_cells_that_are_no_text_are_refused_with_their_place(tmp_path, cells):
         column_of(pd.DataFrame({"text": pd.Series(cells, dtype=object)}), None, "a table")
 
 
+def test_a_column_may_be_named_by_a_number():
+    assert column_of(pd.DataFrame([[1, "one"], [2, "two"]]), 1, "it") == ["one", "two"]
+
+
 def test_a_column_that_a_function_makes_or_that_is_there_twice_is_refused():
     table = datasets.Dataset.from_dict({"body": ["one"]}).with_transform(lambda rows: {"text": rows["body"]})
     with pytest.raises(InputError, match="gives no column 'body'"):

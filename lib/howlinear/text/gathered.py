@@ -75,7 +75,8 @@ def gathered(brought: Any, column: str | None = None) -> Any:
     texts = _texts(batches, column)
     if texts:
         return texts
-    if any(isinstance(item, str | bytes) for item in batches):
+    nested = [isinstance(item, list | tuple) and any(isinstance(part, str) for part in item) for item in batches]
+    if any(isinstance(item, str | bytes) for item in batches) or any(nested):
         place = next(place for place, item in enumerate(batches) if not isinstance(item, str))
         raise InputError(
             f"of these {len(batches)} items place {place} is {batches[place]!r:.40}, no string: give strings"

@@ -268,7 +268,7 @@ def _json_row(number: int, line: str) -> Any:
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
     """The texts in a column of a table of `datasets`, pandas, polars or pyarrow; empty cells are none."""
     names = names_of(table)
-    column = check_column([str(name) for name in names], column, source)
+    column = check_column([str(name) for name in names], None if column is None else str(column), source)
     cells = filled(cells_of(table, next(name for name in names if str(name) == column)))
     check_strings(cells, f"column {column!r} of {source}")
     return cells
