@@ -146,17 +146,6 @@ def bars(shown: bool) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """While it lasts, transformers prints no table of weights that a head lacks: what matters is told in a line."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
 def _on_hub(name: str, revision: str | None) -> tuple[str, str]:
     """Where a model lies, and which revision of it is meant, `main` by default."""
     name, named = with_revision(name)
@@ -200,7 +189,7 @@ def load_on_disk(
     _check_accelerate()
     dtype = dtype_of(dtype)
     source, revision = _on_hub(str(name), None)
-    with loading(source, revision), _silent():
+    with loading(source, revision):
         config = _config_of(source, revision)
     # of the config, or of its part for text
     if any(getattr(each, "quantization_config", None) for each in (config, config.get_text_config())):
@@ -208,7 +197,7 @@ def load_on_disk(
             f"{source} holds quantised weights (quantization_config), which only transformers can read: leave "
             "layerwise and work out, or save the model unquantised"
         )
-    with loading(source, revision), _silent():
+    with loading(source, revision):
         model = without_weights(_class_of(config), config, dtype)
     shards = Shards(source, revision, device)
     missing, unexpected = shards.locate(model)
@@ -255,7 +244,7 @@ def _from_pretrained(
     bits: int | None,
 ) -> PreTrainedModel:
     rounding = {} if bits is None else {"quantization_config": BitsAndBytesConfig(**{f"load_in_{bits}bit": True})}
-    with loading(source, revision), _silent():
+    with loading(source, revision):
         config = _config_of(source, revision)
         model, report = _class_of(config).from_pretrained(
             source,

@@ -148,9 +148,19 @@ def embedded() -> str:
 
 @contextmanager
 def loading(source: str, revision: str | None = None) -> Iterator[None]:
-    """While it lasts, whatever keeps `source` from loading is a `SourceError`; the Hub is asked if it answers."""
-    with reading(source, revision), hub():
-        yield
+    """While it lasts, whatever keeps `source` from loading is a `SourceError`; the Hub is asked if it answers.
+
+    transformers prints no table of weights that a head lacks: what matters is said in a line.
+    """
+    from transformers.utils import logging  # a wrong name should not wait for it
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with reading(source, revision), hub():
+            yield
+    finally:
+        logging.set_verbosity(before)
 
 
 @contextmanager
