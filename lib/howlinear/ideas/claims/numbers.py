@@ -34,6 +34,7 @@ from howlinear.ideas.claims.contrasts import (
     of_profile,
     without_intervals,
 )
+from howlinear.text.rows import FOLDS
 
 GELU = ("gpt2", "pythia")
 """Families whose blocks are two layers with a GELU between them."""
@@ -43,9 +44,6 @@ NEAR_LINEAR = 0.9
 
 CRITICAL = 3.0
 """A block is critical if putting the line in its place costs this many times what it costs in a typical later block."""
-
-FOLDS = 5
-"""Blocked folds of `r2_sd`, the paper's number of them."""
 
 POWER = 0.5
 """The share of a planted teacher that a search finds in the median block, or what it does not find may be there."""
@@ -244,15 +242,15 @@ def _jaccard(first: set[int], second: set[int]) -> float:
 
 @per_model
 def fold_spread(found: Results) -> Reading:
-    """Mean over blocks of the standard deviation of R²_lin over blocked folds of the text."""
-    return Reading(_of_sd(measured(found["blocks"], "r2_sd").mean()))
+    """Mean over blocks of the standard deviation of R²_lin over document folds; the paper's is over five of its own."""
+    return Reading(_of_sd(measured(found["blocks"], "r2_sd").mean()), f"over {FOLDS} folds")
 
 
 @per_model
 def largest_fold_spread(found: Results) -> Reading:
     """The same of the block where it is largest."""
     sd = measured(found["blocks"], "r2_sd")
-    return Reading(_of_sd(sd.max()), f"block {found['blocks']['block'][sd.idxmax()]}")
+    return Reading(_of_sd(sd.max()), f"block {found['blocks']['block'][sd.idxmax()]}, over {FOLDS} folds")
 
 
 def _of_sd(sd: float) -> Estimate:
@@ -538,7 +536,8 @@ def rank_one_of_tokens(found: Results) -> Reading:
     along_one = found["blocks"][found["blocks"]["rank_one"]]
     if along_one.empty:
         raise UntestableError("no block is nearly linear along one direction alone")
-    return Reading(Estimate.exact(1 - along_one["rank_one_ordinary"].mean()), f"of {len(along_one)} blocks")
+    of_tokens = ~along_one["rank_one_ordinary"].to_numpy(bool)
+    return Reading(Estimate.of_share(of_tokens), f"of {len(along_one)} blocks")
 
 
 @per_model
