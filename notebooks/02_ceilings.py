@@ -335,7 +335,7 @@ measured_blocks = run.record("blocks", ceilings.measure_blocks(profiles, stored_
 measured_blocks.pivot(index="block", columns="model", values="dppl")[list(profiles)].round(2)
 
 # %% [markdown]
-# ## Figure: the paper's figure 2
+# ## Figure: R²_lin of every block, and what swaps cost (the paper's figure 2)
 #
 # **How to read it.** Top: $R^2_{\mathrm{lin}}$ per block, 1 is a straight line; dotted is the same architecture before
 # training, on held-out rows (below) and on the rows of the fit (above), and shaded what lies between; where the two lie

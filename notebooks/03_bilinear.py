@@ -238,7 +238,7 @@ for row in of_gain.dropna(subset="r").itertuples():
 # gain can be read.
 
 # %% [markdown]
-# ## Figure: the paper's figure 3
+# ## Figure: what products win back (the paper's figure 3)
 #
 # **How to read it.** (a) A point per block: what the line leaves, and what sixteen products win back of it. The grey
 # line is all of it. A cloud without a slope would be the paper's $r \approx 0$. (b) The share recovered, against depth.

@@ -206,7 +206,7 @@ run.folded("every block", blocks[values].round(2))
 blocks.groupby("model", sort=False)[["r2", "median_r2", "effective_rank"]].agg(["min", "max"]).round(2)
 
 # %% [markdown]
-# ## Figure: the paper's figure 4
+# ## Figure: pooled and median R² by rank (the paper's figure 4)
 #
 # **How to read it.** One point per block, with intervals: pooled $R^2$ across, the median feature's $R^2$ up; the area
 # grows with the effective rank of the outputs. On the diagonal the median feature is as straight as all together.

@@ -140,7 +140,7 @@ by_model = run.record("by_model", measure.by_model(profiles, transfer, alike))
 profiles.head()
 
 # %% [markdown]
-# ## Figure: the paper's figure 5
+# ## Figure: profiles on the texts of the run (the paper's figure 5)
 #
 # **How to read it.** One panel per model, one curve per corpus: $R^2_{\mathrm{lin}}$ of the map fitted *and* scored on
 # that corpus, with 95 % intervals. If the profile belongs to the model and not to the text, the curves lie on each

@@ -22,7 +22,7 @@
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-steps = 400  # of the live model; a tenth of a second each on one core
+steps = 200  # of the live model; a fifth of a second each on one core
 blocks = 6  # of the live model
 width = 64  # of its residual stream
 documents = 2000  # that the live model trains on, none of them measured
@@ -186,14 +186,13 @@ for document in tokenizer(texts)["input_ids"]:
     tokens.append(tokenizer.eos_token_id)
 stream = torch.tensor(tokens)
 corpus = load_corpus("docs", tokenizer)
-rows = corpus.rows()
-held_out = rows.ids[rows.test]
-plateau = unigram(stream, held_out, len(tokenizer))
+rows = corpus.rows(8_192)  # that the live model is measured on
+plateau = unigram(stream, rows.ids[rows.test], len(tokenizer))
 filmed = set()
 for name in FACTORY:
     recording = numbers.load(paths.MODELS / name / "trajectory.json")
     filmed.add(recording["sha256"])
-same = filmed == {rows.sha256}
+same = filmed == {corpus.rows().sha256}
 print(f"{len(stream):,} training tokens · unigram loss {plateau:.2f} nats · on the rows of the films: {same}")
 
 # %%
@@ -256,14 +255,13 @@ from howlinear.files.tables import with_ends
 from howlinear.training.loop import train
 from howlinear.training.minis import new_model
 
-glance = corpus.rows(8_192)
 measured_steps = iter(log_spaced(steps))  # those at which `train` calls `watch`
 by_token = []  # every block split by the token, a table a step
 
 
 def watch(model):
     step = next(measured_steps)
-    profile = hl.measure(model, glance, tokens=True)
+    profile = hl.measure(model, rows, tokens=True)
     by_token.append(profile.to_frame().assign(step=step))
     r2 = " ".join(f"{block.r2:.3f}" for block in profile.values())
     loss = np.log(profile.perplexity)
@@ -273,7 +271,7 @@ def watch(model):
 
 
 nano = new_model("mini-gpt2", run.seed, blocks, width, dtype=torch.float64)
-warm_up = min(60, steps // 4)
+warm_up = min(60, steps // 3)
 recipe = replace(RECIPE, steps=steps, warm_up=warm_up, seed=run.seed, dtype="float64")
 snapshots = train(nano, {"docs": stream}, rows, recipe, beside=watch)
 live = Trajectory.of("live", snapshots)
@@ -496,7 +494,7 @@ if frozen is not None:
 
     live_means = live.r2.mean(1)
     peak = live_means.argmax()
-    found = hl.measure(frozen, glance)
+    found = hl.measure(frozen, rows)
     found_loss = np.log(found.perplexity)
     fallen = live.loss[0] - live.loss[peak]
     assert abs(found_loss - live.loss[peak]) < fallen / 4, f"train for {live.steps[peak]} steps"

@@ -446,7 +446,7 @@ run.conclusion()
 
 # %% [markdown]
 # - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* costs far more
-#   than *own units*, the same numbers are better spent on the block's own units.
+#   than *own units*, about as many are better spent on the block's own units.
 # - Where other choices of units cost as much as exact elimination, any score in the same metric would have done: what
 #   counts is that errors are weighed by the loss, and that the readout of the units that stay is fitted anew.
 # - After some training, what counts is the distance to the whole model that was trained alike (*behind*): a smaller

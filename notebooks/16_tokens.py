@@ -93,7 +93,10 @@ run.answer()
 # By hand: a token with outputs 1 and 3 in one document and 1 in another, a second token with −2 and −3. The outputs'
 # mean is 0 and $\sum y^2 = 24$. Pairs across documents: $(1 \cdot 1 + 3 \cdot 1)/2 = 2$ for the first token and
 # $(-2)(-3) = 6$ for the second, so that $s = (3 \cdot 2 + 2 \cdot 6)/24 = 0.75$. Each token's own mean would give
-# $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$.
+# $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$. With inputs 1, 2, 1, −2 and −3, a line that says half of each leaves
+# 0.5, 2, 0.5, −1 and −1.5, $\sum e^2 = 7.75$ and $R^2 = 1 - 7.75/24 = 0.68$. Of what it leaves,
+# $v = (3 \cdot 0.625 + 2 \cdot 1.5)/7.75 = 0.63$ lies between tokens, less than of the outputs: it is better between
+# tokens, $1 - (0.63/0.75) \cdot 0.32 = 0.73$, than within them, $1 - (0.37/0.25) \cdot 0.32 = 0.52$.
 
 # %% tags=["nbval-check-output"]
 import torch
@@ -103,15 +106,17 @@ from howlinear.core.token_split import TokenSums, split
 
 token = torch.tensor([0, 0, 0, 1, 1])
 document = torch.tensor([0, 0, 1, 0, 1])
+x = torch.tensor([[1.0], [2.0], [1.0], [-2.0], [-3.0]])
 y = torch.tensor([[1.0], [3.0], [1.0], [-2.0], [-3.0]])
 five = TokenSums.empty(token, document, d_in=1, d_out=1)
 for fold in (0, 1):
     inside = document == fold
-    five.update(fold, token[inside], y[inside], y[inside])
+    five.update(fold, token[inside], x[inside], y[inside])
 half = AffineMap(torch.tensor([[0.5]]).double(), torch.zeros(1).double())  # a line that says half of each
 for label, counted in (("by pairs", False), ("by own means", True)):
     found = split(half, five, counted)
-    print(f"{label}: token share {found.token_share:.2f}, R² {found.r2:.2f}, between {found.r2_between:.2f}")
+    print(f"{label}: token share {found.token_share:.2f}, R² {found.r2:.2f}", end=", ")
+    print(f"between tokens {found.r2_between:.2f}, within {found.r2_within:.2f}")
 
 # %% [markdown]
 # On planted rows, where it is known what there is to find: a block that is a table and no line, one that is a line,
@@ -170,7 +175,8 @@ print(trained.groupby("model", sort=False)[columns].mean().round(2).to_string())
 
 # %% [markdown]
 # The same block by block on the main text, with the token share of the inputs (`input_share`) and the $R^2$ of a table,
-# of table and line together, and of the line with a table of the *previous* token:
+# of table and line together, and of the line with a table of the *previous* token. NaN within tokens: the token decides
+# all, so that nothing varies within.
 
 # %%
 run.folded("every block, text and interval", found.set_index(["model", "weights", "corpus", "block"]).round(2))
@@ -179,7 +185,8 @@ trained = trained.merge(beside, on=["model", "weights", "block"])
 trained.set_index(["model", "block"])[shown].round(2)
 
 # %% [markdown]
-# Rows of rare tokens and of frequent ones, half of the held-out rows each, about their own means. Means over blocks:
+# Rows of rare tokens and of frequent ones, half of the held-out rows each, about their own means. Means over blocks.
+# (Where the token share is small, $R^2$ between tokens rests on little and may even come out above 1.)
 
 # %%
 kinds.groupby(["model", "weights", "kind"], sort=False)[columns].mean().round(2)
@@ -187,8 +194,8 @@ kinds.groupby(["model", "weights", "kind"], sort=False)[columns].mean().round(2)
 # %% [markdown]
 # **More rows, or more tokens?** If rows of one token hardly differ, many of them are worth one. How closely the line
 # follows its own rows says how many independent rows they are worth: `effective_rows`, the rank of the inputs over the
-# *optimism* of notebook 11 (`core.limits`). Beside it stand the rows that the line is fitted to, and the different
-# tokens among them.
+# *optimism* of notebook 11 (`core.limits`). Next to it stand the rows that the line is fitted to, and the different
+# tokens among them. A number above `rows_train` says that the optimism is too small to be measured here.
 
 # %%
 trained.set_index(["model", "block"])[["rows_train", "types", "effective_rows"]].round(0)
