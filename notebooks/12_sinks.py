@@ -279,9 +279,10 @@ run.shown(flow.round(2), none_massive)
 # ## Figure: size and direction
 #
 # **How to read it.** (a) The heaviest output of every block, in medians of that block; above the dotted line rows are
-# massive. (b) Drawn where several blocks of a run have massive rows and a writer, a block before them: the cosine of the
-# mean of these rows with that of the writer's. At the top the block adds to what was written, at the bottom it takes it
-# away, and about 0 it writes in another direction. The first block with massive rows has no writer, and no point.
+# massive. (b) Drawn where several blocks of a run have massive rows and a writer, a block before them: the cosine of
+# the mean of these rows with that of the writer's. At the top the block adds to what was written, at the bottom it
+# takes it away, and about 0 it writes in another direction. The first block with massive rows has no writer, and no
+# point.
 
 # %%
 from howlinear.instrument.massive import MULTIPLE
