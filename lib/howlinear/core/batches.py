@@ -1,4 +1,4 @@
-"""Small batches of rows or sequences, pass after pass: what a training loop steps through."""
+"""Shuffled mini-batches of rows or sequences for training loops."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def shuffled_batches(count: int, size: int, steps: int, seed: int) -> Iterator[Int64[Tensor, " size"]]:
-    """Numbers of the rows of each step: a fresh order every pass, a last part that is no full batch left out.
+    """Yield the row indices of each step: a fresh order every pass, without its last, incomplete batch.
 
-    Where there are no more than `size` rows, a batch is all of them.
+    With `size` rows or fewer, every batch is all of them.
     """
     generator = torch.Generator().manual_seed(seed)
     size = min(size, count)

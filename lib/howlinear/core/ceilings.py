@@ -28,7 +28,7 @@ resolve them. A LayerNorm output has one, with rounding noise of about (1e-7)² 
 a fit that trusts it learns the noise. Notebook 02 shows what happens without this rule."""
 
 SHARED = 1e-3
-"""A direction that keeps less than this of its squares without a fold is nearly that fold's alone (`refits`)."""
+"""Least share of its sum of squares that a direction must keep when a fold is left out (`refits`)."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class AffineMap:
     bias: Float[Tensor, " d_out"]
 
     def __call__(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Apply the map in the dtype of `x`, of whole numbers in float64.
+        """Apply the map in the dtype of `x`, or in float64 if `x` holds integers.
 
         Raises:
-            InputError: no real numbers.
+            InputError: `x` does not hold real numbers.
         """
         x = real_tensor("x", x)
         x = x if x.is_floating_point() else x.double()
@@ -55,34 +55,34 @@ class AffineMap:
 
     @classmethod
     def constant(cls, moments: Moments) -> AffineMap:
-        """The map to the mean output whatever the input: mean ablation."""
+        """Build the map that sends every input to the mean output: mean ablation."""
         return cls(torch.zeros_like(moments.sxy), moments.mean_y)
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What the exact least-squares affine map explains on held-out rows.
+    """The exact least-squares affine map and what it explains on held-out rows.
 
     Attributes:
-        r2: R²_lin, pooled over features; NaN of a block among others whose outputs are constant.
+        r2: R²_lin, pooled over features; NaN if the block's outputs are constant (`ceiling_or_nan`).
         r2_train: R² of the map on the rows it was fitted on. On n rows of rank d with normal noise the residual is too
             small by the factor 1 − d / n here and too large by about 1 + d / n on other rows (Stein 1960, "Multiple
             regression"), so on average the R² of infinitely many rows lies halfway between `r2_train` and `r2`; with
             heavy tails, which push `r2` down further, in the upper half.
         interval: R²_lin with its jackknife interval, for R²_lin at this number of rows (`r2_intervals`); None without
             document folds.
-        limit: what the two tend to with ever more rows (`core.limits`), with its jackknife interval; None without
-            document folds, and where rows are too few to say.
+        limit: common limit of `r2_train` and `r2` for ever more rows (`core.limits`), with its jackknife interval; None
+            without document folds or with too few rows.
         r2_median: median of the per-feature R².
-        r2_per_feature: the same ratio per output feature, shape (d_out,); NaN where a feature is constant. None where
-            the ceiling was read from a file of numbers alone.
-        map: the least-squares map, minimum norm (in column-scaled inputs) off the null directions; None likewise.
-        inputs: of the block, d_in.
+        r2_per_feature: R² of each output feature, shape (d_out,); NaN where a feature is constant. None if the ceiling
+            was read from a file that holds only numbers.
+        map: the least-squares map, of minimum norm (in column-scaled inputs) off the null directions; None as above.
+        inputs: input width of the block, d_in.
         rank: number of input directions that are not null.
-        condition: ratio of the largest to the smallest singular value of the centred inputs, as they come
-            (not column-scaled), over the `rank` leading directions; the Gram matrix's is its square.
-        rows_train: train rows.
-        rows_test: held-out rows.
+        condition: ratio of the largest to the smallest singular value of the centred inputs, not column-scaled, over
+            the `rank` leading directions; the Gram matrix has the square of this condition number.
+        rows_train: number of train rows.
+        rows_test: number of held-out rows.
     """
 
     r2: float
@@ -99,7 +99,7 @@ class Ceiling:
     rows_test: int
 
     def cpu(self) -> Ceiling:
-        """The same, its map and R² per feature in main memory."""
+        """Copy the ceiling with its map and per-feature R² in main memory."""
         return replace(
             self,
             map=AffineMap(self.map.weight.cpu(), self.map.bias.cpu()),
@@ -121,17 +121,17 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
     """Fit on train rows, score on held-out rows: `ceiling(train, test)`, `ceiling(X_train, Y_train, X_test, Y_test)`.
 
     Args:
-        *sides: moments of the train rows, or one per document fold, and the same of the held-out rows; folds on both
-            sides give the interval. Or rows themselves, arrays or tensors of shapes (n, d_in) and (n, d_out), which
-            have no folds.
-        confidence: of that interval; other than 95 % where it is one of several looks (`instrument.stopping`).
+        *sides: moments of the train rows and of the held-out rows, each as one `Moments` or as one per document fold;
+            folds on both sides give the interval. Or the rows themselves, arrays or tensors of shapes (n, d_in) and
+            (n, d_out), without folds.
+        confidence: confidence of the interval; not 95 % if it is one of several looks (`instrument.stopping`).
 
     Returns:
         The `Ceiling`.
 
     Raises:
-        InputError: too few rows for the width, constant inputs or constant outputs, a row that is not finite, something
-            else than moments and rows, or a confidence that is no share.
+        InputError: too few rows for the width, constant inputs or constant outputs, a row that is not finite, arguments
+            that are neither moments nor rows, or a confidence outside (0, 1).
     """
     if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise InputError(f"confidence={confidence!r}: give a share between 0 and 1, as 0.95")
@@ -181,12 +181,12 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
 
 
 def ceiling_or_nan(train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE) -> Ceiling:
-    """The `ceiling` of one block among others: where its outputs are constant, its map and rank, and every R² NaN.
+    """Compute the `ceiling` of a block; if its outputs are constant, it has map and rank, but every R² is NaN.
 
-    So it is where they vary in one document fold alone, without which there is no R²_lin.
+    The same holds if the outputs vary in a single document fold, as there is no R²_lin without that fold.
 
     Raises:
-        InputError: as `ceiling`, but for constant outputs.
+        InputError: as in `ceiling`, except for constant outputs.
     """
     try:
         return ceiling(train, test, confidence=confidence)
@@ -208,10 +208,10 @@ def ceiling_or_nan(train: Sequence[Moments], test: Sequence[Moments], confidence
 
 
 def moments_of(x: Any, y: Any) -> Moments:
-    """Moments of rows at hand, as arrays, tensors or lists: inputs (n, d_in), outputs (n, d_out), or (n,) of one.
+    """Compute the moments of arrays, tensors or lists of rows: inputs (n, d_in), outputs (n, d_out) or (n,).
 
     Raises:
-        InputError: they are no numbers, of other shapes, of different lengths, or not finite.
+        InputError: the rows are not numeric, have other shapes or different lengths, or are not finite.
     """
     rows = []
     for name, given in (("X", x), ("Y", y)):
@@ -227,7 +227,7 @@ def moments_of(x: Any, y: Any) -> Moments:
 
 
 def _are_moments(side: Any) -> bool:
-    """Whether one side is moments, or a list of them."""
+    """Return whether one side is moments, or a list of them."""
     if isinstance(side, list | tuple):
         return all(isinstance(fold, Moments) for fold in side)
     return isinstance(side, Moments | Folds)
@@ -237,10 +237,10 @@ def _are_moments(side: Any) -> bool:
 
 
 def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
-    """The least-squares affine map and the rank of its inputs.
+    """Fit the least-squares affine map; return it and the rank of its inputs.
 
-    Columns are scaled to unit variance (Jacobi), and directions under `null` of the correlation matrix are left out;
-    other values than `NULL` are for showing why there is a rule.
+    Columns are scaled to unit variance (Jacobi), and directions of the correlation matrix below `null` are left out;
+    values other than `NULL` serve to show why the rule is needed.
 
     Raises:
         InputError: fewer than d_in + 2 rows, no input that varies, or a row that was not finite.
@@ -251,7 +251,7 @@ def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
 
 
 def check_rows(moments: Moments) -> None:
-    """Refuse to fit a map to fewer than d_in + 2 rows, on which it fits anything exactly."""
+    """Refuse fewer than d_in + 2 rows, which an affine map fits exactly."""
     needed = moments.d_in + 2
     if moments.n < needed:
         raise InputError(
@@ -261,17 +261,17 @@ def check_rows(moments: Moments) -> None:
 
 
 def _with_bias(weight: Float[Tensor, "d_in d_out"], moments: Moments) -> AffineMap:
-    """The affine map of this slope whose residuals have mean 0: b = ȳ − x̄ W."""
+    """Complete a slope to the affine map whose residuals have mean 0: b = ȳ − x̄ W."""
     return AffineMap(weight, moments.mean_y - moments.mean_x @ weight)
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The inputs' correlation matrix, D Sxx D = V Λ Vᵀ, with D the column scales: one over the root of Sxx's diagonal.
+    """Eigendecomposition of the inputs' correlation, D Sxx D = V Λ Vᵀ, with D one over the root of Sxx's diagonal.
 
     Attributes:
-        scale: D's diagonal, shape (d_in,), 0 for a constant input.
-        values: Λ's, without those of null directions, ascending, shape (rank,).
+        scale: diagonal of D, shape (d_in,), 0 for a constant input.
+        values: diagonal of Λ without null directions, ascending, shape (rank,).
         vectors: V, shape (d_in, rank).
     """
 
@@ -281,25 +281,25 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """Directions that are not null."""
+        """Number of directions that are not null."""
         return len(self.values)
 
     @property
     def condition(self) -> float:
-        """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
-        # Sxx = F Fᵀ with F = D⁻¹ V √Λ, whose singular values are those of the centred inputs; Sxx's own small
-        # eigenvalues would have drowned in squaring
+        """Ratio of largest to smallest singular value of the centred, unscaled inputs, null directions excluded."""
+        # Sxx = F Fᵀ with F = D⁻¹ V √Λ, whose singular values are those of the centred inputs; in Sxx itself, small
+        # eigenvalues would be lost to the squaring
         varying = self.scale > 0
         factor = self.vectors[varying] * self.values.sqrt() / self.scale[varying, None]
         if on_cpu(factor):
             singular = torch.linalg.svdvals(factor)
             return float(singular[0] / singular[self.rank - 1])
-        # On a GPU singular values take many times as long as products. F = Q R, so those of F are R's, and the smallest
-        # of R is one over the largest of R⁻¹: roots of the largest eigenvalues of R Rᵀ and R⁻¹ R⁻ᵀ, which lose nothing.
+        # On a GPU, singular values take many times as long as products. Those of F = Q R are R's, and the smallest of R
+        # is one over the largest of R⁻¹. Both are roots of largest eigenvalues, of R Rᵀ and R⁻¹ R⁻ᵀ, and lose nothing.
         return condition_of_triangle(torch.linalg.qr(factor, mode="r").R)
 
     def solution(self, moments: Moments) -> AffineMap:
-        """The least-squares map of the rows that were decomposed."""
+        """Solve for the least-squares map of the rows that were decomposed."""
         # W = Sxx⁺ Sxy, with Sxx⁺ = (D V) Λ⁻¹ (D V)ᵀ
         basis = self.scale[:, None] * self.vectors
         components = basis.T @ moments.sxy
@@ -307,7 +307,7 @@ class Spectrum:
 
 
 def condition_of_triangle(triangle: Float[Tensor, "rank rank"]) -> float:
-    """Largest over smallest singular value of an upper triangular matrix, by products alone but for two eigenvalues."""
+    """Compute the condition number of an upper triangular matrix from products and two eigenvalues, without an SVD."""
     identity = torch.eye(len(triangle), dtype=triangle.dtype, device=triangle.device)
     inverse = torch.linalg.solve_triangular(triangle, identity, upper=True)
     largest = [torch.linalg.eigvalsh(matrix @ matrix.T)[-1] for matrix in (triangle, inverse)]
@@ -315,7 +315,7 @@ def condition_of_triangle(triangle: Float[Tensor, "rank rank"]) -> float:
 
 
 def decompose(moments: Moments, null: float = NULL) -> Spectrum:
-    """Eigenvalues and eigenvectors of the inputs' correlation matrix, without null directions.
+    """Decompose the inputs' correlation matrix into eigenvalues and eigenvectors, without null directions.
 
     Raises:
         InputError: no input varies, or a row was not finite.
@@ -334,7 +334,7 @@ def decompose(moments: Moments, null: float = NULL) -> Spectrum:
 
 
 def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
-    """What takes centred inputs to mean square 1 and no correlations; null directions are left out, the quietest first.
+    """Compute the matrix that whitens centred inputs, without null directions, the quietest direction first.
 
     Returns:
         B, shape (d_in, rank): (x − x̄) B has mean square 1 in every column, and no two columns correlate.
@@ -347,10 +347,10 @@ def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
 
 
 def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, " n"]:
-    """How far a row's own output moves the map's prediction there; over the train rows it adds up to their rank + 1.
+    """Compute the leverage of any rows: how far a row's own output moves the map's prediction there.
 
-    It is (x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n, of any rows, with x̄, Sxx and n of the train rows and without null directions
-    (Hoaglin & Welsch 1978, "The hat matrix in regression and ANOVA").
+    It is (x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n with x̄, Sxx and n of the train rows and no null directions; over the train rows
+    it adds up to their rank + 1 (Hoaglin & Welsch 1978, "The hat matrix in regression and ANOVA").
 
     Raises:
         InputError: no input varies.
@@ -364,22 +364,22 @@ def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, "
 
 
 def refits(train: Sequence[Moments], inputs: Spectrum) -> Iterator[tuple[AffineMap, Moments]]:
-    """The least-squares maps without each fold in turn, and the moments of the rows that they are fitted to.
+    """Yield the least-squares map without each fold in turn, and the moments of the rows it is fitted to.
 
-    Null directions are those of all rows (`inputs`, by `decompose`), and off them a map has minimum norm in inputs
-    scaled as for all rows. Only where some direction is nearly one fold's alone are the others decomposed anew, as by
-    `fit`, which refuses what this does.
+    Null directions are those of all rows (`inputs`, from `decompose`); off them a map has minimum norm in inputs scaled
+    as for all rows. Only if a direction belongs almost to one fold alone (`SHARED`) are the other folds decomposed
+    anew, as in `fit`. The same rows are refused as in `fit`.
     """
-    # B = D V Λ^(−1/2): in its coordinates Sxx of all rows is the identity, and that of all but a fold's not far from it
+    # B = D V Λ^(−1/2): in its coordinates Sxx of all rows is the identity, and Sxx without a fold is close to it
     basis = inputs.scale[:, None] * inputs.vectors / inputs.values.sqrt()
     for moments in left_out(train):
         check_rows(moments)
         yield _refitted(moments, basis), moments
-        del moments  # which take as much as the next ones
+        del moments  # to free their memory before the next ones
 
 
 def _refitted(moments: Moments, basis: Float[Tensor, "d_in rank"]) -> AffineMap:
-    """The map of most of the rows, in coordinates in which all of them together have the identity for Sxx."""
+    """Fit the map of most of the rows, in coordinates in which Sxx of all rows is the identity."""
     # Bᵀ Sxx B = L Lᵀ, in a tenth of the time that eigenvalues take
     lower, failed = torch.linalg.cholesky_ex(basis.T @ moments.sxx @ basis)
     if failed or lower.diagonal().square().min() < SHARED:
@@ -393,7 +393,7 @@ def _refitted(moments: Moments, basis: Float[Tensor, "d_in rank"]) -> AffineMap:
 
 
 def r2(affine: AffineMap, moments: Moments) -> float:
-    """Pooled R² of a map on the rows in `moments`.
+    """Compute the pooled R² of a map on the rows in `moments`.
 
     Raises:
         InputError: the outputs are constant, so there is no variance to explain; or a row was not finite.
@@ -402,7 +402,7 @@ def r2(affine: AffineMap, moments: Moments) -> float:
 
 
 class PooledR2:
-    """Pooled R² of one map on rows of many kinds: `r2` in d² steps each, after d³ once.
+    """Pooled R² of one map on many sets of rows: `r2` in d² steps each, after d³ once.
 
     Attributes:
         affine: the map.
@@ -410,16 +410,16 @@ class PooledR2:
     """
 
     def __init__(self, affine: AffineMap):
-        """Multiply the map by itself, once."""
+        """Compute W Wᵀ, once."""
         self.affine = affine
         self.square = affine.weight @ affine.weight.T
 
     def __call__(self, moments: Moments) -> float:
-        """`r2` of the map on the rows in `moments`, and its errors."""
+        """Compute `r2` of the map on the rows in `moments`, raising the same errors."""
         return float(1 - self.error(moments) / output_squares(moments))
 
     def error(self, moments: Moments) -> float:
-        """Σ ‖y − xW − b‖² over the rows in `moments`."""
+        """Compute Σ ‖y − xW − b‖² over the rows in `moments`."""
         _check_widths(self.affine, moments)
         weight = self.affine.weight
         # Σ (y − xW − b)² = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
@@ -429,7 +429,7 @@ class PooledR2:
 
 
 def _check_widths(affine: AffineMap, moments: Moments) -> None:
-    """Refuse to score a map on rows of other features, which would be broadcast."""
+    """Refuse rows whose widths are not the map's: they would be broadcast."""
     d_in, d_out = affine.weight.shape
     if (d_in, d_out) != (moments.d_in, moments.d_out):
         raise InputError(
@@ -439,7 +439,7 @@ def _check_widths(affine: AffineMap, moments: Moments) -> None:
 
 
 def output_squares(moments: Moments) -> Float[Tensor, ""]:
-    """Σ (y − ȳ)² over features and rows, what R² is a share of.
+    """Compute Σ (y − ȳ)² over features and rows, the denominator of R².
 
     Raises:
         ConstantError: the outputs are constant.
@@ -451,14 +451,14 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
 
 
 def outputs_vary(moments: Moments) -> bool:
-    """Whether any output feature varies (`varies`); where none does, as where a bias is all, R² is undefined."""
+    """Return whether any output feature varies (`varies`); if none does, as with a bias alone, R² is undefined."""
     return bool(varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps_y).any())
 
 
 def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:
-    """Pooled R² of a map about one scalar, the mean of all outputs: what arXiv 2606.19379 calls R²_lin.
+    """Compute the pooled R² of a map about one scalar, the mean of all outputs: R²_lin in arXiv 2606.19379.
 
-    Never below `r2`: differences between the features' means count as explained.
+    It is never below `r2`, since differences between the features' means count as explained.
     """
     output_squares(moments)  # refuses outputs that are constant
     squares = about_scalar(moments.syy, moments.mean_y, moments.n)
@@ -468,19 +468,19 @@ def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:
 def about_scalar(
     squares: Float[Tensor, " features"], means: Float[Tensor, " features"], n: int
 ) -> Float[Tensor, " features"]:
-    """Σ (y − m)² of each feature about one scalar m, the mean of all `means`, from `squares`, Σ (y − ȳ)²."""
+    """Compute Σ (y − m)² of each feature about one scalar m, the mean of all `means`, from `squares`, Σ (y − ȳ)²."""
     # Σ (y_j − m)² = Σ (y_j − ȳ_j)² + n (ȳ_j − m)²
     return squares + n * (means - means.mean()).square()
 
 
 def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
-    """R² of each output feature, shape (d_out,); NaN where the feature is constant."""
+    """Compute R² of each output feature, shape (d_out,); NaN where the feature is constant."""
     varying = varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps_y)
     return torch.where(varying, 1 - residual(affine, moments) / moments.syy, torch.nan)
 
 
 def residual(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
-    """Σ (y − xW − b)² per output feature, shape (d_out,), over the rows in `moments`."""
+    """Compute Σ (y − xW − b)² per output feature, shape (d_out,), over the rows in `moments`."""
     _check_widths(affine, moments)
     weight = affine.weight
     # Σ (y − xW − b)² = Syy − diag(Wᵀ (2 Sxy − Sxx W)) + n (ȳ − x̄ W − b)²
@@ -492,18 +492,18 @@ def residual(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
 def varies(
     squares: Float[Tensor, " d"], mean: Float[Tensor, " d"], n: int, null: float = NULL, eps: float = FLOAT32
 ) -> Bool[Tensor, " d"]:
-    """Whether each feature varies over n rows: its standard deviation is more than rounding of its mean.
+    """Return whether each feature varies over n rows, by a standard deviation above the rounding of its mean.
 
-    That is 1e-6 of the mean for float32 rows, some eight roundings, and 1e-12 for float64 rows, whose means and sums
-    are rounded as coarsely as they are. Rows narrower than float32 have its rule: steps of a bfloat16 feature are wide,
-    and real.
+    The threshold is 1e-6 of the mean for float32 rows, some eight roundings, and 1e-12 for float64 rows, whose means
+    and sums are rounded as coarsely as the rows. Narrower rows follow the rule for float32: the steps of a bfloat16
+    feature are wide, but real.
 
     Args:
         squares: Σ(z − z̄)², shape (d,).
         mean: z̄, shape (d,).
         n: number of rows.
-        null: the rule's threshold for float32 rows, of the variance over the squared mean; its square for float64 rows.
-        eps: machine epsilon of the rows (`Moments.eps_x`); float32's where features were computed from such rows.
+        null: threshold for float32 rows on the variance over the squared mean; for float64 rows it is squared.
+        eps: machine epsilon of the rows (`Moments.eps_x`); float32's if features were computed from float32 rows.
     """
     threshold = null if eps >= FLOAT32 else null**2
     return squares > threshold * n * mean.square()
@@ -519,23 +519,23 @@ def r2_intervals(
     rescored: Sequence[float],
     confidence: float = CONFIDENCE,
 ) -> tuple[Estimate, Estimate | None]:
-    """R²_lin and its limit, with intervals: train folds left out of the fit in turn, then held-out ones of the score.
+    """Compute R²_lin and its limit with intervals, leaving train folds out of the fit and held-out folds of the score.
 
-    The interval is for R²_lin at this number of rows, and about which documents were drawn: it holds what R²_lin comes
-    to on average in 93 to 98 of 100 simulated measurements, also with correlated documents, heavy tails, or one massive
-    row a document (`benchmarks/coverage.py`; 8 + 8 folds). It is not for the R² of infinitely many rows, which lies
-    higher by about (1 − R²) d / n. That it holds too where this is small beside the interval; else see
-    `Ceiling.r2_train`, which is its other end.
+    The interval of R²_lin is for this number of rows and reflects which documents were drawn: it contains the average
+    R²_lin in 93 to 98 of 100 simulated measurements, also with correlated documents, heavy tails, or one massive row
+    per document (`benchmarks/coverage.py`; 8 + 8 folds). It is not an interval of the R² of infinitely many rows, which
+    is higher by about (1 − R²) d / n. It contains that R² too if this difference is small next to the interval;
+    otherwise that R² lies between R²_lin and `Ceiling.r2_train`.
 
     Args:
-        r2_here: R²_lin.
-        in_sample: R² of the rows of the fit.
-        refitted: both without each train fold (`refits`), R²_lin first.
+        r2_here: R²_lin at this number of rows.
+        in_sample: R² on the train rows.
+        refitted: (R²_lin, R² on the train rows) without each train fold (`refits`).
         rescored: R²_lin without each held-out fold.
-        confidence: of the intervals.
+        confidence: confidence of the intervals.
 
     Returns:
-        R²_lin at these rows, and what it tends to; no limit where rows are too few to say.
+        R²_lin at this number of rows, and its limit; None for the limit if there are too few rows.
     """
     here = Estimate.jackknife(r2_here, [held_out for held_out, _ in refitted], rescored, confidence=confidence)
     if not limits.enough(in_sample, r2_here):

@@ -1,6 +1,6 @@
-"""A correlation over the blocks of one model, with its interval, and what of it hangs on single blocks.
+"""A correlation over the blocks of one model, with its interval, and how far it depends on single blocks.
 
-Blocks of several models are not pooled: models differ in level, and that alone makes a correlation.
+Blocks of several models are not pooled: models differ in level, and that alone creates a correlation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 
 FEWEST = 6
-"""Blocks that a correlation needs, so that four are left without the ends."""
+"""Fewest blocks for a correlation, so that four are left without the two end blocks."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Correlation:
     """A correlation over blocks.
 
     Attributes:
-        r: with Fisher's interval.
-        inner: without the first and the last block.
-        lowest: of all that leave out one block.
-        highest: of all that leave out one block.
+        r: the correlation with Fisher's interval.
+        inner: the correlation without the first and the last block.
+        lowest: the lowest correlation with any one block left out.
+        highest: the highest correlation with any one block left out.
     """
 
     r: Estimate
@@ -36,13 +36,13 @@ class Correlation:
 
 
 def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
-    """Pearson's r over blocks, of two numbers a block in the order of the blocks; or with `order` Spearman's ρ.
+    """Correlate two numbers per block, given in block order, by Pearson's r or with `order` by Spearman's ρ.
 
-    The interval takes the blocks as draws, each by itself, from all that such a model could have, which is more than
-    neighbouring blocks are; and it knows nothing of blocks far out. Of twelve blocks it holds Pearson's r in 96 of 100
-    simulated models where they err each by itself, in 86 where neighbours go together by 0.6, in 81 with heavy tails,
-    and in 37 where one block lies far out in both; Spearman's ρ in 96, 90, 88 and 86 (`benchmarks/coverage.py`). So
-    beside it stand r without the two end blocks, and the lowest and the highest r with any one block left out.
+    The interval treats the blocks as independent draws from all that such a model could have, which neighbouring blocks
+    are not, and ignores outliers. With twelve blocks it contains Pearson's r in 96 of 100 simulated models whose blocks
+    err independently, in 86 if neighbours correlate by 0.6, in 81 with heavy tails, in 37 if one block is an outlier in
+    both numbers; Spearman's ρ in 96, 90, 88 and 86 (`benchmarks/coverage.py`). So the result also has r without the
+    two end blocks, and the lowest and the highest r with any one block left out.
 
     Raises:
         InputError: fewer than `FEWEST` blocks, or one of the two does not vary.
@@ -61,9 +61,9 @@ def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
 
 
 def fisher(r: float, count: int, order: bool = False) -> Estimate:
-    """A correlation of `count` pairs, four or more, with Fisher's interval: tanh(artanh r ± 1.96 / √(count − 3)).
+    """Add Fisher's interval to a correlation of `count` pairs, four or more: tanh(artanh r ± 1.96 / √(count − 3)).
 
-    Of ranks (`order`) the variance is 1 + r² / 2 times as large (Bonett & Wright 2000).
+    For ranks (`order`) the variance is 1 + r² / 2 times as large (Bonett & Wright 2000).
     """
     # z = artanh r is about normal, with variance 1 / (count − 3)
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
@@ -77,7 +77,7 @@ def fisher(r: float, count: int, order: bool = False) -> Estimate:
 
 
 def _r(x: np.ndarray, y: np.ndarray, order: bool) -> float:
-    """Pearson's r, or Spearman's ρ: Pearson's of ranks."""
+    """Compute Pearson's r, or Spearman's ρ as Pearson's r of ranks."""
     if order:
         x = rankdata(x)
         y = rankdata(y)

@@ -1,4 +1,4 @@
-"""The least-squares map of a block and its R², also without each document fold: what paired intervals are made of."""
+"""Least-squares maps of a block and their R², with all document folds and without each, for paired intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FoldMaps:
 
     Attributes:
         whole: fitted on all train folds.
-        refits: fitted without each train fold in turn; empty where the map is taken as given.
+        refits: fitted without each train fold in turn; empty if the map is not refitted.
     """
 
     whole: AffineMap
@@ -27,7 +27,7 @@ class FoldMaps:
 
 
 def fit_folds(train: Sequence[Moments], refit: bool = True) -> FoldMaps:
-    """Fit the map of all train folds and, with `refit`, those without each in turn; refused as by `ceilings.fit`."""
+    """Fit the map of all train folds and, with `refit`, the maps without each fold; errors as in `ceilings.fit`."""
     everything = sum(train)
     check_rows(everything)
     inputs = decompose(everything)
@@ -40,9 +40,9 @@ class Scores:
     """R² of one map, with all document folds and without each.
 
     Attributes:
-        whole: with all document folds.
-        refitted: without each train fold of the rows that it is fitted on.
-        rescored: without each held-out fold of the rows that it is scored on.
+        whole: R² with all document folds.
+        refitted: R² of the map fitted without each train fold.
+        rescored: R² scored without each held-out fold.
     """
 
     whole: float
@@ -55,12 +55,12 @@ class Scores:
         return Estimate.jackknife(self.whole, self.refitted, self.rescored)
 
     def __sub__(self, other: Scores) -> Scores:
-        """A difference on the same document folds, paired: what both share cancels."""
+        """Subtract fold by fold: the difference is paired, and what both share cancels."""
         return Scores(self.whole - other.whole, self.refitted - other.refitted, self.rescored - other.rescored)
 
     @classmethod
     def mean(cls, scores: Sequence[Scores]) -> Scores:
-        """The mean over several blocks, fold by fold."""
+        """Average over several blocks, fold by fold."""
         return cls(
             float(np.mean([each.whole for each in scores])),
             np.mean([each.refitted for each in scores], axis=0),
@@ -69,7 +69,7 @@ class Scores:
 
 
 def score_folds(maps: FoldMaps, test: Sequence[Moments]) -> Scores:
-    """R² of maps on held-out rows."""
+    """Score the maps on held-out rows."""
     held_out = sum(test)
     return Scores(
         whole=r2(maps.whole, held_out),
@@ -79,11 +79,11 @@ def score_folds(maps: FoldMaps, test: Sequence[Moments]) -> Scores:
 
 
 def fold_spread(folds: Sequence[Moments]) -> float:
-    """Standard deviation, with n − 1, of R²_lin on each fold of the map fitted on all others.
+    """Compute the standard deviation (n − 1) over folds of R²_lin, each fold scored by the map fitted on all others.
 
-    The paper (arXiv 2606.19379, section 5.7) gives one over five folds of consecutive text. Ours are the document folds
-    that moments are kept by: whole documents too, eight of them and dealt at random, so each is smaller and scatters a
-    little more by its size, and a little less by its topic. A fold whose outputs are constant has no R²_lin.
+    The paper (arXiv 2606.19379, section 5.7) gives it over five folds of consecutive text. Ours are the document folds
+    of the moments: whole documents too, but eight folds dealt at random, so each is smaller and scatters a little more
+    by its size, and a little less by its topic. A fold whose outputs are constant has no R²_lin and is left out.
     """
     maps = fit_folds(folds).refits
     scores = [r2(affine, fold) for affine, fold in zip(maps, folds, strict=True) if outputs_vary(fold)]

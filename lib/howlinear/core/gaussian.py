@@ -1,14 +1,14 @@
-"""What R²_lin and the degree spectrum of a block are on Gaussian inputs, from its weights and their moments alone.
+"""R²_lin and the degree spectrum of a block on Gaussian inputs, from its weights and the inputs' moments alone.
 
 A feed-forward block is y = Vᵀ a(g) + b with pre-activations g affine in x; a gated one (SwiGLU, GEGLU, ReGLU) is
 y = Vᵀ (u ⊙ a(g)) + b. If x is Gaussian, so are g and u, and y splits into uncorrelated parts of degree 0, 1, 2, …
-(Wiener 1938, "The homogeneous chaos"). The sum of the first k is the best polynomial of degree k in x. No row is looked
-at: where the prediction misses, the inputs are not Gaussian.
+(Wiener 1938, "The homogeneous chaos"). The sum of the parts up to degree k is the best polynomial of degree k in x. No
+row is used: where the prediction fails, the inputs are not Gaussian.
 
-The first part is the best affine map. Its slope is the mean slope, so a unit passes E[a'(g)] times its pre-activation
-on (Stein 1981, "Estimation of the mean of a multivariate normal distribution"; Bussgang 1952, "Crosscorrelation
-functions of amplitude-distorted Gaussian signals"). With a(g) = Σ a_k h_k(ĝ) in Hermite's polynomials of the
-standardised ĝ, the coefficient a_1 is E[a'(g)] times the spread of g.
+The sum up to degree 1 is the best affine map. Its slope is the mean slope, so a unit passes E[a'(g)] times its
+pre-activation on (Stein 1981, "Estimation of the mean of a multivariate normal distribution"; Bussgang 1952,
+"Crosscorrelation functions of amplitude-distorted Gaussian signals"). With a(g) = Σ a_k h_k(ĝ) in Hermite's polynomials
+of the standardised ĝ, the coefficient a_1 is E[a'(g)] times the spread of g.
 
 The whole is Σ Var(y) = ⟨Cov(units), V Vᵀ⟩, and E[h_j(ĝ) h_k(ĝ')] = δ_jk ρ^k for two units of correlation ρ (Mehler
 1866; O'Donnell, "Analysis of Boolean Functions", 11.2), so that Cov(a(g), a'(g')) = Σ a_k a'_k ρ^k. Its derivative in ρ
@@ -32,13 +32,13 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 
 TERMS = 24
-"""Degrees that are added up; what lies beyond is counted unit by unit, as if uncorrelated. ReLU, the slowest to
-converge, leaves a thousandth of a unit's variance there."""
+"""Number of degrees that are added up; the variance beyond is added unit by unit, as if uncorrelated. ReLU, the slowest
+to converge, leaves a thousandth of a unit's variance there."""
 
 REACH = 9.0
 NODES = 1_001
-"""Expectations over one ĝ are sums over so many evenly spaced points from −REACH to REACH. For a smooth function that
-is exact to rounding; a kink costs 1e-5, since the step is 0.018 (Gauss's own nodes lie ten times as far apart)."""
+"""Expectations over one ĝ are sums over NODES evenly spaced points from −REACH to REACH. For a smooth function this is
+exact to rounding; a kink costs 1e-5, since the step is 0.018 (Gauss's own nodes lie ten times as far apart)."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Hidden:
     """The parts of a block: y = out(a(gate(x)) ⊙ up(x)).
 
     Attributes:
-        gate: x to the m pre-activations under the activation, g.
-        up: x to what multiplies the activations, u; None in a plain block.
+        gate: map from x to the m pre-activations g.
+        up: map from x to the factors u of the activations; None in a plain block.
         activation: a, elementwise.
-        out: the m hidden values to y.
+        out: map from the m hidden values to y.
     """
 
     gate: AffineMap
@@ -59,18 +59,18 @@ class Hidden:
 
     @property
     def neurons(self) -> int:
-        """How many neurons there are, m."""
+        """Number of hidden units, m."""
         return len(self.gate.bias)
 
     def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_out"]:
-        """The block itself."""
+        """Apply the block."""
         values = self.activation(self.gate(x))
         if self.up is not None:
             values = values * self.up(x)
         return self.out(values)
 
     def spread(self, moments: Moments) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
-        """Mean and standard deviation of the pre-activations, from moments of x alone, each of shape (m,)."""
+        """Compute mean and standard deviation of the pre-activations from moments of x alone, each of shape (m,)."""
         weight = self.gate.weight
         mean = moments.mean_x @ weight + self.gate.bias
         # Var(g_m) = w_mᵀ Σ w_m; along a null direction rounding may leave it below 0
@@ -79,22 +79,22 @@ class Hidden:
 
 
 def hermite(z: Float[Tensor, "*shape"], degree: int) -> list[Float[Tensor, "*shape"]]:
-    """h_j = He_j / √j! at z, for j = 0 … degree: orthonormal under a standard Gaussian."""
+    """Evaluate h_j = He_j / √j! at z, for j = 0 … degree: orthonormal under a standard Gaussian."""
     return [torch.special.hermite_polynomial_he(z, j) / math.factorial(j) ** 0.5 for j in range(degree + 1)]
 
 
 def predict_spectrum(block: Hidden, moments: Moments, degree: int = 4) -> np.ndarray:
-    """R²₁ … R²_degree of the block if its inputs were Gaussian with these moments; the first is R²_lin.
+    """Predict R²₁ … R²_degree of the block for Gaussian inputs with these moments; the first is R²_lin.
 
-    Against a million drawn rows R²_lin is right to 1e-3, with GELU, ReLU, SiLU, plain or gated. Null directions of the
-    inputs need no care: nothing is inverted. What the moments say of outputs plays no part. Time grows as d m² and
+    Against a million drawn rows, R²_lin is accurate to 1e-3 with GELU, ReLU, SiLU, plain or gated. Null directions of
+    the inputs need no care, since nothing is inverted. Moments of the outputs are not used. Time grows as d m² and
     `TERMS` · m².
 
     Returns:
-        What the best polynomial of each degree in x explains, pooled over features, shape (degree,).
+        R² of the best polynomial of each degree in x, pooled over features, shape (degree,).
 
     Raises:
-        InputError: a degree that is not added up, or outputs that would be constant.
+        InputError: a degree outside 1 … `TERMS`, or outputs that would be constant.
     """
     if not 1 <= degree <= TERMS:
         raise InputError(f"degree {degree}: ask for 1 to {TERMS}")
@@ -111,7 +111,7 @@ def predict_spectrum(block: Hidden, moments: Moments, degree: int = 4) -> np.nda
 
 @dataclass(frozen=True)
 class _Units:
-    """What second moments of x say of the hidden units u a(g), with ĝ the standardised g; in a plain block u = 1.
+    """Second-order statistics of the hidden units u a(g), with ĝ the standardised g; in a plain block u = 1.
 
     A product of Gaussians lowers degree by pairing (Wick 1950): with ũ = u − E[u],
     ũ h_j(ĝ) = :ũ h_j(ĝ): + Cov(u, ĝ) √j h_{j−1}(ĝ). So a unit's part of degree k is
@@ -179,7 +179,7 @@ class _Units:
         )
 
     def variance_by_degree(self, pool: Float[Tensor, "m m"]) -> Float[Tensor, " terms"]:
-        """⟨Cov(units), pool⟩ by degree, shape (TERMS,)."""
+        """Compute ⟨Cov(units), pool⟩ by degree, shape (TERMS,)."""
         parts = torch.zeros(TERMS, dtype=torch.float64)
         # b_i h_k(ĝ_i) and b_j h_k(ĝ_j) have covariance b_i b_j ρ^k
         gates = pool.clone()
@@ -205,7 +205,7 @@ class _Units:
         return parts
 
     def own_variance_by_degree(self) -> Float[Tensor, "terms m"]:
-        """Each unit's own variance by degree: the same with ρ = 1, shape (TERMS, m)."""
+        """Compute each unit's own variance by degree, the case ρ = 1, shape (TERMS, m)."""
         k = torch.arange(1, TERMS + 1, dtype=torch.float64)[:, None]
         of_up = self.up_variance + (k - 1) * self.slope.square()
         return self.b.square() + 2 * k.sqrt() * self.c * self.b * self.slope + self.c.square() * of_up

@@ -1,7 +1,7 @@
 """A number with its interval, and the jackknife over document folds that the interval comes from.
 
-Rows of one document resemble each other, so it is whole document folds that are left out, each in turn (Tukey's
-delete-a-group jackknife; Efron & Stein 1981, "The jackknife estimate of variance").
+Rows of one document resemble each other, so whole document folds are left out, one at a time (Tukey's delete-a-group
+jackknife; Efron & Stein 1981, "The jackknife estimate of variance").
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ CONFIDENCE = 0.95
 
 
 def half_width(variance: float, degrees: int | float, confidence: float = CONFIDENCE) -> float:
-    """Half of Student's interval of an estimate, t · √variance, of a variance with so many degrees of freedom."""
+    """Compute the half-width of Student's interval, t · √variance, for a variance with `degrees` degrees of freedom."""
     return float(student_t.ppf((1 + confidence) / 2, degrees) * variance**0.5)
 
 
 def left_out(folds: Sequence[Moments], outside: Sequence[Moments] = ()) -> Iterator[Moments]:
-    """Moments of all folds but each in turn, one at a time: what `Estimate.jackknife` asks a value of.
+    """Yield the moments of all folds but one, for each fold in turn, as `Estimate.jackknife` needs them.
 
-    By halves, so that n folds are added up n log₂ n times and not n² times: what is `outside` of a half, and belongs to
-    all that is left of it, is added up once.
+    Folds are halved recursively, so that n folds take n log₂ n additions and not n²: the folds `outside` a half, which
+    belong to every sum that leaves out one fold of it, are added up once.
     """
     if len(folds) == 1:
         yield from outside
@@ -42,10 +42,10 @@ def left_out(folds: Sequence[Moments], outside: Sequence[Moments] = ()) -> Itera
 
 
 def fold_means(values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Float[np.ndarray, " folds"]:
-    """The mean of all values, one a sequence, but those of each document fold in turn, folds in order.
+    """Compute the mean of all values (one per sequence) without each document fold in turn, folds in order.
 
     Raises:
-        InputError: fewer than two folds, or not a fold for each value.
+        InputError: fewer than two folds, or not one fold number per value.
     """
     numbers, place, counts = np.unique(fold, return_inverse=True, return_counts=True)
     if len(fold) != len(values) or len(numbers) < 2:
@@ -73,16 +73,16 @@ class Estimate:
 
     @classmethod
     def jackknife(cls, value: float, *groups: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Estimate:
-        """A value with the interval that follows from its delete-one-fold values.
+        """Build an estimate whose interval follows from delete-one-fold values.
 
         Args:
-            value: with all folds.
+            value: the value with all folds.
             groups: per independent set of folds (train, test), the values with each fold left out in turn.
-            confidence: of the interval.
+            confidence: confidence of the interval.
 
         Returns:
-            The value and both ends of its interval, by Student's t with as many degrees of freedom as the smallest set
-            has (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
+            The value and both ends of its interval, by Student's t with the degrees of freedom of the smallest set
+            (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
         """
         # Of n values: (n − 1) / n · Σ (value − mean)²
         variance = sum((len(values) - 1) * np.var(values) for values in groups)
@@ -92,28 +92,28 @@ class Estimate:
 
     @classmethod
     def exact(cls, value: float) -> Estimate:
-        """A number that has no interval: both ends are itself."""
+        """Wrap a number that has no interval: both ends equal it."""
         return cls(float(value), float(value), float(value))
 
     @classmethod
     def of_mean(cls, values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Estimate:
-        """The mean of one number a sequence, with the jackknife over document folds."""
+        """Estimate the mean of one number per sequence, with the jackknife over document folds."""
         return cls.jackknife(float(values.mean()), fold_means(values, fold))
 
     @classmethod
     def of_share(cls, hits: Bool[np.ndarray, " n"]) -> Estimate:
-        """The share of independent cases that are hits, with the score interval of Wilson (1927)."""
+        """Estimate the share of hits among independent cases, with the score interval of Wilson (1927)."""
         interval = binomtest(int(hits.sum()), len(hits)).proportion_ci(CONFIDENCE, method="wilson")
         return cls(float(hits.mean()), float(interval.low), float(interval.high))
 
     @classmethod
     def of_paired_shares(cls, before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"]) -> Estimate:
-        """The share of hits after less the share before, of the same independent cases.
+        """Estimate the share of hits after minus the share before, on the same independent cases.
 
-        The interval is the adjusted Wald interval of Bonett & Price (2012), which has a width where no case changes.
+        The interval is the adjusted Wald interval of Bonett & Price (2012), whose width is not 0 if no case changes.
         """
         n = len(before) + 2
-        # p₊ and p₋ of one case more that is gained and one that is lost; variance (p₊ + p₋ − (p₊ − p₋)²) / (n + 2)
+        # p₊ and p₋ with one gained and one lost case added; variance (p₊ + p₋ − (p₊ − p₋)²) / (n + 2)
         gained, lost = ((after & ~before).sum() + 1) / n, ((before & ~after).sum() + 1) / n
         middle = gained - lost
         half = norm.ppf((1 + CONFIDENCE) / 2) * ((gained + lost - middle**2) / n) ** 0.5
@@ -126,7 +126,7 @@ class Estimate:
         return (self.high - self.low) / 2
 
     def columns(self, name: str) -> dict[str, float]:
-        """The value and its interval as cells of a table: `name`, `name_low` and `name_high`."""
+        """Return the value and its interval as cells of a table: `name`, `name_low` and `name_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def excludes(self, number: float) -> bool:
@@ -134,5 +134,5 @@ class Estimate:
         return number < self.low or self.high < number
 
     def __str__(self) -> str:
-        """As in `0.36 [0.32, 0.40]`."""
+        """Format as in `0.36 [0.32, 0.40]`."""
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"

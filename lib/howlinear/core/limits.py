@@ -1,38 +1,37 @@
-"""What R²_lin tends to with ever more rows, from few: between the rows of the fit and the held-out ones.
+"""The limit of R²_lin for ever more rows, estimated from few: it lies between R² on train and on held-out rows.
 
-Least squares on n rows follows these rows too closely. To first order in 1 / n it explains as much too much of them as
-it explains too little of other rows (Stone 1977, "An asymptotic equivalence of choice of model by cross-validation and
-Akaike's criterion"; Takeuchi's information criterion). With u the unexplained share, and v a constant of the text:
+Least squares overfits its n rows. To first order in 1 / n it explains too much of them by as much as it explains too
+little of other rows (Stone 1977, "An asymptotic equivalence of choice of model by cross-validation and Akaike's
+criterion"; Takeuchi's information criterion). With u the unexplained share in the limit and v a constant of the text:
 
     in sample  u_n ≈ u (1 − v / n),    held out  u'_n ≈ u (1 + v / n).
 
-Independent Gaussian rows have v = p, the numbers that a feature's map has, and then the held-out share is
+Independent Gaussian rows have v = p, the number of parameters per output feature, and then the held-out share is
 u / (1 − p / n), so that √(u_n u'_n) is u itself. Rows of one document resemble each other, and some rows weigh more
 than others: both make v larger, often many times, but they move both sides equally, in opposite directions. So
 
     R²_∞ = 1 − √(u_n u'_n)
 
-needs no estimate of v, and no second number of rows. What it leaves is of second order, (v / n)²: it is refused where
-v / n, the `optimism`, is above `MOST_OPTIMISM`.
+needs neither an estimate of v nor a second number of rows. The remaining error is of second order, (v / n)²: no limit
+is given where v / n, the `optimism`, is above `MOST_OPTIMISM`.
 """
 
 MOST_OPTIMISM = 0.5
-"""Where v / n is above this, rows are too few to say what R² tends to: the map has a number for every two of the rows
-that count."""
+"""Above this v / n, rows are too few to estimate the limit: the map has one parameter for every two effective rows."""
 
 ROUNDING = 1e-12
-"""An unexplained share below this is rounding, on either side."""
+"""An unexplained share below this is rounding, on train and held-out rows alike."""
 
 
 def limit(in_sample: float, held_out: float) -> float:
-    """R² in the limit of ever more rows, R²_∞ = 1 − √(u u'); R² is 1 − u on the rows of the fit, 1 − u' on others."""
+    """Estimate R² for ever more rows, R²_∞ = 1 − √(u u'); R² is 1 − u on the train rows and 1 − u' on held-out rows."""
     of_fit = _unexplained(in_sample)
     of_others = _unexplained(held_out)
     return 1 - (of_fit * of_others) ** 0.5
 
 
 def optimism(in_sample: float, held_out: float) -> float:
-    """How far the fit follows its own rows: v / n = 1 − √(u / u'), 0 with ever more rows and p / n of Gaussian ones."""
+    """Compute how far the fit follows its own rows, v / n = 1 − √(u / u'): p / n for Gaussian rows, 0 in the limit."""
     of_fit = _unexplained(in_sample)
     of_others = _unexplained(held_out)
     if of_others <= ROUNDING:  # all is explained, on both sides
@@ -46,5 +45,5 @@ def _unexplained(r2: float) -> float:
 
 
 def enough(in_sample: float, held_out: float) -> bool:
-    """Whether the rows are enough to say what R² tends to."""
+    """Return whether there are enough rows to estimate the limit of R²."""
     return optimism(in_sample, held_out) <= MOST_OPTIMISM

@@ -34,8 +34,8 @@ class Moments:
         sxx: centred Σ (x − x̄)(x − x̄)ᵀ, shape (d_in, d_in).
         sxy: centred Σ (x − x̄)(y − ȳ)ᵀ, shape (d_in, d_out).
         syy: centred Σ (y − ȳ)² per feature, shape (d_out,).
-        eps_x: machine epsilon of the inputs, of the coarsest of them; 0 before any.
-        eps_y: of the outputs.
+        eps_x: machine epsilon of the coarsest inputs seen; 0 before any.
+        eps_y: the same for the outputs.
     """
 
     def __init__(self, d_in: int, d_out: int = 0, device: torch.device | str | None = None):
@@ -57,7 +57,7 @@ class Moments:
 
     @classmethod
     def total(cls, parts: Iterable[Moments]) -> Moments:
-        """Moments of the rows of all parts; no part changes, and none is held longer than it takes to add it.
+        """Add up the moments of all parts; no part changes, and each is released as soon as it is added.
 
         Raises:
             InputError: features disagree.
@@ -82,14 +82,14 @@ class Moments:
 
         Args:
             x: inputs, shape (n, d_in).
-            y: outputs, shape (n, d_out); left out where `d_out` is 0.
+            y: outputs, shape (n, d_out); omitted if `d_out` is 0.
 
         Returns:
             Itself.
 
         Raises:
-            InputError: no real numbers, shapes that disagree, or a value that is not finite; nothing is added then. No
-                device but the CPU is waited for: there such a value gets in and stays, and `checked` raises.
+            InputError: no real numbers, shapes that disagree, or a value that is not finite; then nothing is added.
+                Other devices than the CPU are not waited for: there such a value is added, and `checked` raises.
         """
         x = real_tensor("x", x)
         y = x[:, :0] if y is None else real_tensor("y", y)
@@ -119,31 +119,31 @@ class Moments:
 
     @property
     def finite(self) -> Bool[Tensor, ""]:
-        """Whether every row was finite, shape (), on the moments' own device: to ask does not wait, to read does.
+        """Whether every row was finite, as a tensor of shape () on the moments' device: only reading its value waits.
 
-        A NaN, an infinity or a square that overflows never leaves a mean or a sum of squares again.
+        A NaN, an infinity or an overflowing square stays in a mean or a sum of squares for good.
         """
         return torch.cat([self.mean_x, self.mean_y, self.sxx.diagonal(), self.syy]).isfinite().all()
 
     def checked(self) -> Moments:
-        """Itself, if every row was finite.
+        """Return the moments themselves if every row was finite.
 
         Raises:
-            InputError: some row was not.
+            InputError: some row was not finite.
         """
         if not self.finite:
             raise InputError(f"NaN or infinity among {self.n} rows")
         return self
 
     def __add__(self, other: Moments) -> Moments:
-        """Moments of both sets of rows; neither operand changes."""
+        """Return the moments of both sets of rows; neither operand changes."""
         return Moments.total([self, other]) if isinstance(other, Moments) else NotImplemented
 
     def __sub__(self, other: Moments) -> Moments:
-        """Moments of the rows that remain without those in `other`, which are among these; neither operand changes.
+        """Remove the rows in `other`, which must be among these; neither operand changes.
 
-        The way back of Chan's update. Digits are lost as far as the rows taken out outweigh what remains: of 16, six
-        where they hold a million times its sum of squares.
+        This inverts Chan's update. Digits are lost to the extent that the removed rows outweigh the remaining ones: six
+        of 16 if the removed rows have a million times their sum of squares.
 
         Raises:
             InputError: features disagree, or no row would remain.
@@ -180,19 +180,19 @@ class Moments:
         return self.copy() if other == 0 else NotImplemented
 
     def copy(self) -> Moments:
-        """An independent copy."""
+        """Return an independent copy."""
         return Moments.from_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
 
     def to(self, device: torch.device | str) -> Moments:
-        """A copy on another device."""
+        """Return a copy on another device."""
         return Moments.from_tensors({name: tensor.to(device, copy=True) for name, tensor in self.tensors().items()})
 
     def cpu(self) -> Moments:
-        """The same moments in main memory: themselves if they are there."""
+        """Return the moments in main memory, without a copy if they are there already."""
         return self if self.mean_x.device.type == "cpu" else self.to("cpu")
 
     def tensors(self) -> dict[str, Tensor]:
-        """Named tensors to save; `from_tensors` is the way back."""
+        """Return named tensors to save; `from_tensors` is the inverse."""
         return {
             "n": torch.tensor([self.n]),
             "mean_x": self.mean_x,
@@ -205,7 +205,7 @@ class Moments:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Moments:
-        """Rebuild what `tensors` named; without `eps`, as files had it that hold float32 rows."""
+        """Rebuild moments from `tensors`; without `eps`, as in older files, the rows were float32."""
         moments = object.__new__(cls)  # not by __init__, which would allocate as much again
         moments.n = int(tensors["n"].item())
         moments.mean_x = tensors["mean_x"]
@@ -220,7 +220,7 @@ class Moments:
         return moments
 
     def _shift(self, count: int, mean_x: Tensor, mean_y: Tensor, syy: Tensor) -> None:
-        """The update of Chan, Golub & LeVeque (1983) for `count` more rows, all but their own Sxx and Sxy.
+        """Apply the update of Chan, Golub & LeVeque (1983) for `count` more rows, all but their own Sxx and Sxy.
 
         With n rows here and m there, δ = their mean − ours:
         S ← S + S' + (n m / (n + m)) δ δᵀ and mean ← mean + (m / (n + m)) δ.
@@ -238,31 +238,31 @@ class Moments:
         self.n = n
 
     def __repr__(self) -> str:
-        """One line for people."""
+        """Describe in one line."""
         return f"Moments(n={self.n}, d_in={self.d_in}, d_out={self.d_out})"
 
 
 class Folds(Sequence):
-    """Moments of document folds that are read or computed whenever they are asked for, and not kept."""
+    """Sequence of document folds whose moments are read or computed on each access and not kept."""
 
     def __init__(self, makers: Sequence[Callable[[], Moments]]):
         """Take a function for each fold, which returns its moments."""
         self.makers = makers
 
     def __len__(self) -> int:
-        """How many folds."""
+        """Return the number of folds."""
         return len(self.makers)
 
     def __getitem__(self, place: int | slice) -> Moments | Folds:
-        """The moments of a fold, or some of the folds."""
+        """Return the moments of a fold, or for a slice those folds, still unread."""
         return Folds(self.makers[place]) if isinstance(place, slice) else self.makers[place]()
 
 
 def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
-    """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball.
+    """Compute the participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball.
 
     Raises:
-        InputError: it holds no real numbers, or is no square matrix, as rows are not.
+        InputError: the argument does not hold real numbers, or is not a square matrix (rows, for example).
     """
     covariance = real_tensor("covariance", covariance)
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
@@ -271,25 +271,25 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
 
 
 def add_gram(gram: Float[Tensor, "d d"], rows: Float[Tensor, "n d"]) -> None:
-    """Add XᵀX of rows to a symmetric matrix in their precision, in place.
+    """Add XᵀX of the rows to a symmetric matrix of the same precision, in place.
 
-    On a CPU BLAS's `syrk` computes one triangle and the other is its mirror image; other devices compute the product
-    whole. On one core that takes half the time at 512 features and three quarters at 3,072, and saves `Moments.update`
-    a fifth.
+    On a CPU, BLAS's `syrk` computes one triangle, which is then mirrored; other devices compute the whole product. On
+    one core this takes half the time at 512 features and three quarters at 3,072, and saves `Moments.update` a fifth of
+    its time.
     """
     if not on_cpu(rows) or not gram.is_contiguous():  # BLAS would add to a copy of such a matrix
         gram.addmm_(rows.T, rows)
         return
     whole, x = gram.numpy(), rows.numpy()
     (syrk,) = get_blas_funcs(("syrk",), (whole,))
-    # BLAS counts along columns first: what it takes for the transposed matrix's lower triangle is our upper one.
+    # BLAS is column-major: it sees the transposed matrix, whose lower triangle is our upper one.
     syrk(1.0, x.T, beta=1.0, c=whole.T, lower=1, overwrite_c=1)
     for i in range(1, len(whole)):
         whole[i, :i] = whole[:i, i]
 
 
 def real_tensor(name: str, given: Any) -> Tensor:
-    """A tensor of whatever `tensor_of` takes; of a tensor, itself.
+    """Convert whatever `tensor_of` takes to a tensor of real numbers; a tensor is returned as it is.
 
     Raises:
         InputError: `name` holds no real numbers, or is masked in places.
@@ -307,18 +307,18 @@ def real_tensor(name: str, given: Any) -> Tensor:
 
 
 def tensor_of(given: Any) -> Tensor:
-    """A tensor of a tensor, an array, a table or lists of numbers, whatever type keeps them.
+    """Convert a tensor, an array, a table or lists of numbers to a tensor, whatever their type.
 
     Raises:
-        InputError: places of it are masked.
-        TypeError, ValueError, RuntimeError: it makes none, as numpy or torch say.
+        InputError: some elements are masked.
+        TypeError, ValueError, RuntimeError: numpy or torch cannot convert it.
     """
     if isinstance(given, Tensor):
         return given.detach()
     if np.ma.is_masked(given):
         raise InputError(f"a {type(given).__name__} is masked in places: fill these, or leave their rows out")
     array = np.asarray(given)
-    if array.dtype.kind == "O":  # Python's numbers, or a table's that may have gaps
+    if array.dtype.kind == "O":  # Python numbers, or those of a table, which may have gaps
         array = np.asarray(array.tolist())
     too_wide = array.dtype.kind == "f" and array.itemsize > 8
     native = np.float64 if too_wide else array.dtype.newbyteorder("=")
@@ -326,25 +326,25 @@ def tensor_of(given: Any) -> Tensor:
 
 
 def on_cpu(rows: Tensor) -> bool:
-    """Whether a number can be read right away; any other device would have to finish its work first."""
+    """Return whether values can be read at once; any other device would have to finish its work first."""
     return rows.device.type == "cpu"
 
 
 def _centre(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of rows in float64, and a copy of the rows less it."""
+    """Return the mean of the rows in float64, and a centred copy of the rows."""
     centred = rows.detach().to(torch.float64, copy=True)
     mean = centred.mean(0)
     return mean, centred.sub_(mean)
 
 
 def _eps(rows: Tensor) -> float:
-    """Machine epsilon of rows as they come; whole numbers are exact."""
+    """Return the machine epsilon of the rows' dtype, 0 for integers, which are exact."""
     return torch.finfo(rows.dtype).eps if rows.is_floating_point() else 0.0
 
 
 def _all_finite(x: Tensor, centred_x: Tensor, mean_x: Tensor, mean_y: Tensor, syy: Tensor) -> bool:
-    """Whether all rows of a chunk and their squares are finite, by sums over them."""
+    """Return whether all rows of a chunk and their squares are finite, judged by sums over them."""
     sums = [mean_x, mean_y, syy]
-    if x.dtype == torch.float64:  # no square of a narrower number overflows, so there the mean shows all
+    if x.dtype == torch.float64:  # squares of narrower numbers do not overflow, so for those the mean is enough
         sums.append(torch.linalg.vecdot(centred_x, centred_x, dim=0))
     return bool(torch.cat(sums).isfinite().all())

@@ -1,8 +1,8 @@
-"""What one says of a profile, R²_lin over depth: how far it spreads, how it turns, and whether few rows decide it.
+"""Statistics of a profile, R²_lin over depth: how far it spreads, how it turns, and whether few rows decide it.
 
-Most are of differences between blocks, r_j − r_i. With intervals such a difference is at least low_j − high_i and at
-most high_j − low_i. So each statistic takes a profile, whose blocks are j, and the one that its blocks i are of,
-`above`, by default the same; `with_interval` puts both ends together. Of a single block a difference is NaN.
+Most are differences between blocks, r_j − r_i. With intervals such a difference is at least low_j − high_i and at most
+high_j − low_i. So each statistic takes r_j from its first profile and r_i from `above`, by default the same profile;
+`with_interval` combines both ends. With a single block a difference is NaN.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Statistic = Callable[..., float]
 
 
 def spread(r2: Profile, above: Profile | None = None) -> float:
-    """Highest block less lowest, max over i ≠ j of r_j − r_i."""
+    """Compute the spread, the highest block minus the lowest: max over i ≠ j of r_j − r_i."""
     difference = _differences(r2, above)
     off_diagonal = ~np.eye(len(difference), dtype=bool)
     return _largest(difference[off_diagonal])
 
 
 def largest_step(r2: Profile, above: Profile | None = None) -> float:
-    """Largest step, up or down, between neighbours, max over |i − j| = 1 of r_j − r_i."""
+    """Compute the largest step, up or down, between neighbours: max over |i − j| = 1 of r_j − r_i."""
     difference = _differences(r2, above)
     up = difference.diagonal(1)
     down = difference.diagonal(-1)
@@ -39,7 +39,7 @@ def largest_step(r2: Profile, above: Profile | None = None) -> float:
 
 
 def smaller_turn(r2: Profile, above: Profile | None = None) -> float:
-    """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile."""
+    """Compute the smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile."""
     difference = _differences(r2, above)
     earlier, later = np.triu_indices(len(difference), k=1)
     # rise: max over i < j of r_j − r_i; fall: max over i < j of r_i − r_j
@@ -49,7 +49,7 @@ def smaller_turn(r2: Profile, above: Profile | None = None) -> float:
 
 
 def later_less_earlier(r2: Profile, above: Profile | None = None) -> float:
-    """Mean of the later half of the blocks less mean of the earlier; a middle block counts with the later."""
+    """Compute the mean of the later half of the blocks minus that of the earlier; a middle block counts as later."""
     middle = len(r2) // 2
     if middle == 0:
         return float("nan")
@@ -58,20 +58,20 @@ def later_less_earlier(r2: Profile, above: Profile | None = None) -> float:
 
 
 def lowest(r2: Profile, above: Profile | None = None) -> float:
-    """R²_lin of the least linear block; nothing is compared."""
+    """Return R²_lin of the least linear block; `above` is not used."""
     return float(np.min(r2))
 
 
 def with_interval(statistic: Statistic, value: Profile, low: Profile, high: Profile) -> Estimate:
-    """A statistic of a profile with its interval, from the worst of the blocks' intervals on either side."""
+    """Compute a statistic of a profile with its interval, the worst case of the blocks' intervals on either side."""
     return Estimate(statistic(value), statistic(low, above=high), statistic(high, above=low))
 
 
 def mean_distance(difference: Profile, half: Profile) -> Estimate:
-    """Mean distance of two profiles over blocks, in R²: the one yardstick for *the same* and for *different*.
+    """Compute the mean distance of two profiles over blocks, in R²: the yardstick for *the same* and *different*.
 
-    Over blocks the intervals, `half` to either side of each `difference`, add up as if all blocks erred together, at
-    worst; noise only ever adds to a distance.
+    The intervals, `half` to either side of each `difference`, add up over blocks as if all blocks erred together, the
+    worst case; noise can only increase a distance.
     """
     # d = mean over blocks of |r_b − r'_b|
     gap = np.abs(difference)
@@ -83,7 +83,7 @@ def mean_distance(difference: Profile, half: Profile) -> Estimate:
 def few_rows_decide(
     r2: float | Float[np.ndarray, "*blocks"], r2_ordinary: float | Float[np.ndarray, "*blocks"]
 ) -> bool | Bool[np.ndarray, "*blocks"]:
-    """Whether R²_lin would be another by `FEW_ROWS_DECIDE` or more without the massive rows; of a block or of each."""
+    """Return whether R²_lin changes by `FEW_ROWS_DECIDE` or more without the massive rows, per block."""
     return abs(r2 - r2_ordinary) >= FEW_ROWS_DECIDE
 
 
@@ -94,5 +94,5 @@ def _differences(r2: Profile, above: Profile | None) -> Float[np.ndarray, "block
 
 
 def _largest(differences: Float[np.ndarray, " pairs"]) -> float:
-    """The largest of them; NaN where there is none."""
+    """Return the largest difference; NaN if there is none."""
     return float(differences.max()) if differences.size else float("nan")

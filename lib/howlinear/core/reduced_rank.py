@@ -36,11 +36,11 @@ class Reduced:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the map holds: r (d_in + d_out) + d_out."""
+        """Number of parameters of the map: r (d_in + d_out) + d_out."""
         return self.down.numel() + self.up.numel() + self.bias.numel()
 
     def module(self) -> nn.Sequential:
-        """The map as two Linears, float32."""
+        """Build the map as two float32 `Linear` layers."""
         first = nn.Linear(*self.down.shape, bias=False)
         second = nn.Linear(*self.up.shape)
         with torch.no_grad():
@@ -56,7 +56,7 @@ class RankCurve:
 
     Attributes:
         map: the least-squares map W, the curve's end.
-        directions: V, orthonormal output directions by the variance that W explains in them, falling; (d_out, d_out).
+        directions: V, orthonormal output directions, (d_out, d_out), by descending variance that W explains in them.
         r2: held-out R² by rank, shape (min(d_in, d_out) + 1,), float64; rank 0 is the train mean.
         r2_low: lower ends of the 95 % jackknife intervals; None without document folds.
         r2_high: upper ends.
@@ -70,7 +70,7 @@ class RankCurve:
     _means: tuple[Tensor, Tensor] = field(repr=False)
 
     def at(self, rank: int) -> Reduced:
-        """The best map of one rank: W V_r V_rᵀ.
+        """Return the best map of a given rank, W V_r V_rᵀ.
 
         Raises:
             InputError: a rank below 1 or above the block's width.
@@ -85,21 +85,21 @@ class RankCurve:
 
     @property
     def about_train_mean(self) -> Float[Tensor, " ranks"]:
-        """Held-out R² by rank about the train mean, as arXiv 2606.19379 has it: there rank 0 explains nothing."""
-        # R²(0) = −n ‖ȳ' − ȳ‖² / Σ (y' − ȳ')², and about ȳ in the place of ȳ' the denominator grows by that share
+        """Held-out R² by rank about the train mean, as in arXiv 2606.19379, where rank 0 explains nothing."""
+        # R²(0) = −n ‖ȳ' − ȳ‖² / Σ (y' − ȳ')², and about ȳ instead of ȳ' the denominator grows by that share
         return (self.r2 - self.r2[0]) / (1 - self.r2[0])
 
     def rank_reaching(self, share: float, about_train_mean: bool = False) -> int | None:
-        """The least rank whose map reaches a share of the full map's R² (arXiv 2606.19379, "effective rank").
+        """Find the least rank whose map reaches a share of the full map's R² (arXiv 2606.19379, "effective rank").
 
         min {k : R²(k) ≥ share · R²(full)}, both held out; None if the full map explains nothing, R²(full) ≤ 0.
 
         Args:
-            share: of the full R², above 0 and at most 1; the paper's are 0.90 and 0.95.
-            about_train_mean: take both about the train mean, as the paper does, and not about the held-out rows' own.
+            share: share of the full R², above 0 and at most 1; the paper uses 0.90 and 0.95.
+            about_train_mean: take both R² about the train mean, as the paper does, not about the held-out rows' mean.
 
         Raises:
-            InputError: a share that is none.
+            InputError: a share of 0 or below, or above 1.
         """
         if not 0 < share <= 1:
             raise InputError(f"a share of the full R² lies above 0 and is at most 1, got {share}")
@@ -112,10 +112,10 @@ class RankCurve:
 
 
 def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Moments]) -> RankCurve:
-    """Reduced-rank regression of every rank, from moments; one per document fold, on both sides, give intervals.
+    """Fit reduced-rank regressions of every rank from moments; one per document fold on both sides gives intervals.
 
-    With W the least-squares map and V the eigenvectors of Wᵀ Sxx W, falling, W V_r V_rᵀ has the least squared output
-    error of all maps of rank r (Izenman 1975); truncating W itself does not, as it knows nothing of the inputs. V is
+    With W the least-squares map and V the eigenvectors of Wᵀ Sxx W in descending order, W V_r V_rᵀ has the least
+    squared output error of all maps of rank r (Izenman 1975); truncating W itself ignores the inputs and does not. V is
     orthonormal, so each direction adds its own share of R², held out too, and one factorisation gives the whole curve.
 
     Raises:
@@ -143,14 +143,14 @@ def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Mo
 
 
 def _directions(affine: AffineMap, train: Moments) -> Tensor:
-    """The output directions of a least-squares map by the variance explained in them, falling."""
-    # V: eigenvectors of Wᵀ Sxx W; `eigh` has them rising
+    """Compute the output directions of a least-squares map, by descending variance explained in them."""
+    # V: eigenvectors of Wᵀ Sxx W; `eigh` returns them ascending
     explained = affine.weight.T @ train.sxx @ affine.weight
     return torch.linalg.eigh(explained).eigenvectors.flip(1)
 
 
 def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments) -> Tensor:
-    """R² on `test` by rank, shape (ranks,).
+    """Compute R² on `test` by rank, shape (ranks,).
 
     Every map of the curve passes through the train means. About these, with W V = (w₁ w₂ …), rank r leaves the squared
     error Σ‖y − ȳ‖² − Σ_{k ≤ r} (2 w_kᵀ Sxy v_k − w_kᵀ Sxx w_k): each direction adds its own share.
@@ -174,7 +174,7 @@ def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments
 
 
 def _intervals(curve: Tensor, refitted: Sequence[Tensor], rescored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Lower and upper ends of each rank's jackknife interval."""
+    """Compute the lower and upper ends of each rank's jackknife interval."""
     ends = []
     for rank, value in enumerate(curve):
         without_train = [float(scores[rank]) for scores in refitted]

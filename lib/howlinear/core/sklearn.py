@@ -16,10 +16,10 @@ from howlinear.errors import InputError
 
 
 class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """Exact least squares from moments; rows may come in any chunks, and the map is solved when it is asked for.
+    """Exact least squares from moments: rows may come in chunks of any size, and the map is solved when needed.
 
-    `score` is the pooled R² (scikit-learn's `variance_weighted`), so that it is R²_lin on held-out rows. On d_in + 1
-    rows or fewer a map fits anything exactly: the one of least norm predicts, with a warning, and has no score.
+    `score` is the pooled R² (scikit-learn's `variance_weighted`), which is R²_lin on held-out rows. A map fits d_in + 1
+    rows or fewer exactly: then the map of minimum norm predicts, with a warning, and `score` raises.
 
     Attributes:
         moments_: moments of all rows seen.
@@ -42,7 +42,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self._add(X, y, anew=not hasattr(self, "moments_"))
 
     def predict(self, X):
-        """Outputs of the map for rows X, shape (n, d_in).
+        """Predict the outputs for rows X, shape (n, d_in).
 
         Raises:
             InputError: fewer than two rows were seen, or no input varied.
@@ -53,7 +53,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return predicted[:, 0] if self._flat else predicted
 
     def score(self, X, y, sample_weight=None):
-        """Pooled R² on rows X, y.
+        """Compute the pooled R² on rows X, y.
 
         Raises:
             InputError: too few rows were seen for a ceiling.
@@ -70,17 +70,17 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @property
     def rank_(self) -> int:
-        """Input directions that are not null."""
+        """Number of input directions that are not null."""
         return self._solve()[1]
 
     def _add(self, X, y, anew, at_least=1):
-        """Add rows, to none if `anew`; `at_least` as many."""
+        """Add `at_least` or more rows to those seen, or to none if `anew`."""
         X, y = validate_data(
             self,
             X,
             y,
             reset=anew,
-            dtype=[np.float64, np.float32],  # as it comes: moments remember how coarse rows are
+            dtype=[np.float64, np.float32],  # unchanged: moments record the precision of their rows
             multi_output=True,
             y_numeric=True,
             ensure_min_samples=at_least,
@@ -94,7 +94,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def _solve(self) -> tuple[AffineMap, int]:
-        """The map and its rank, solved once for the rows seen."""
+        """Solve for the map and its rank, once for the rows seen."""
         check_is_fitted(self)
         if self._solved is None:
             if self._too_few:
@@ -105,7 +105,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @property
     def _too_few(self) -> str:
-        """What to say of too few rows; nothing if there are enough."""
+        """Message about too few rows; empty if there are enough."""
         n = self.moments_.n
         needed = self.moments_.d_in + 2
         if n >= needed:

@@ -1,7 +1,7 @@
-"""What a line explains between token means, and what within tokens: R²_lin split by the identity of the token.
+"""R²_lin split by token identity: what the affine map explains between token means, and what within tokens.
 
-With t the token of a row, μ_t the mean of a token's rows and e = y − xW − b what a line leaves of them, both sums of
-squares split into a part between tokens and one within,
+With t the token of a row, e = y − xW − b the residual of the map, and ȳ_t and ē_t the means over the n_t rows of a
+token, both sums of squares split into a part between tokens and a part within,
 
     Σ ‖y − ȳ‖² = Σ_t n_t ‖ȳ_t − ȳ‖² + Σ ‖y − ȳ_t‖²,        Σ ‖e‖² = Σ_t n_t ‖ē_t‖² + Σ ‖e − ē_t‖².
 
@@ -10,14 +10,14 @@ With s the first part's share of Σ ‖y − ȳ‖², the *token share*, and v i
     R²_between = 1 − (v / s) (1 − R²),    R²_within = 1 − ((1 − v) / (1 − s)) (1 − R²),
     R² = s R²_between + (1 − s) R²_within.
 
-Counted so, a token's mean follows its own rows: of n_t rows it takes one n_t-th of what varies within, and all of it
-where a token occurs once. Without that bias ‖E z | t‖² is the mean of ⟨z_i, z_j⟩ over pairs of different occurrences i
-and j. Occurrences in one document share more than their token, so pairs are of different document folds:
+Computed like this, a token's mean overfits its own rows: with n_t rows it absorbs 1 / n_t of the variation within, and
+all of it if the token occurs once. Without that bias, ‖E z | t‖² is the mean of ⟨z_i, z_j⟩ over pairs of different
+occurrences i and j. Occurrences in one document share more than their token, so pairs span two document folds:
 
     ‖E z | t‖² ≈ (‖S_t‖² − Σ_f ‖S_tf‖²) / (n_t² − Σ_f n_tf²),    S_tf = Σ z over the rows of token t in fold f.
 
-Rows whose token occurs in one fold alone have no partner. Both shares, s and v, are those of the rows that have one,
-and the others are taken to split alike, so that the identity above holds of all rows and to the last digit.
+Rows whose token occurs in a single fold have no partner. Both shares, s and v, are computed on the rows with a partner,
+and the other rows are assumed to split alike, so that the identity above holds exactly for all rows.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from howlinear.core.moments import Moments
 class TokenSums:
     """Sums of rows for each token of each document fold, and moments of the rows of each fold.
 
-    Memory is d_in + d_out + 3 numbers for every token that a fold has: linear in the vocabulary, and never more than
-    there are rows. Beside them stand two `Moments` a fold.
+    Memory is d_in + d_out + 3 numbers for every token of every fold, linear in the vocabulary and at most one entry per
+    row, plus two `Moments` per fold.
 
     Attributes:
-        fold: the document fold of each sum, shape (k,), ascending.
-        token: its token, shape (k,), ascending within a fold.
-        count: rows in it, shape (k,), float64.
+        fold: document fold of each sum, shape (k,), ascending.
+        token: token of each sum, shape (k,), ascending within a fold.
+        count: number of rows in each sum, shape (k,), float64.
         sum_x: Σ x, shape (k, d_in), float64.
         sum_y: Σ y, shape (k, d_out), float64.
         rows: fold → moments of its rows.
@@ -63,7 +63,7 @@ class TokenSums:
 
     @classmethod
     def empty(cls, token: Int64[Tensor, " n"], fold: Int64[Tensor, " n"], d_in: int, d_out: int) -> TokenSums:
-        """No rows yet; `token` and `fold` are of all that will come: it is known beforehand which have a partner."""
+        """Start from no rows; `token` and `fold` of all rows to come tell beforehand which of them have a partner."""
         fold_of_sum, token_of_sum = _pairs(fold, token)
         count = torch.zeros(len(fold_of_sum), dtype=torch.float64)
         numbers = fold_of_sum.unique().tolist()
@@ -78,7 +78,7 @@ class TokenSums:
         )
 
     def update(self, fold: int, token: Int64[Tensor, " n"], x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]):
-        """Add some rows of a document fold, in place; `empty` was given their tokens.
+        """Add rows of a document fold in place; their tokens must have been given to `empty`.
 
         Raises:
             InputError: a value that is not finite.
@@ -94,7 +94,7 @@ class TokenSums:
 
     @cached_property
     def types(self) -> tuple[Int64[Tensor, " types"], Int64[Tensor, " k"]]:
-        """Different tokens, ascending, shape (types,); and which of them each sum is of, shape (k,)."""
+        """Distinct tokens, ascending, shape (types,), and the index of each sum's token among them, shape (k,)."""
         return self.token.unique(return_inverse=True)
 
     @cached_property
@@ -104,7 +104,7 @@ class TokenSums:
         return torch.bincount(kind)[kind] > 1
 
     def without(self, fold: int) -> TokenSums:
-        """All folds but one; `paired` stays what it is of the others."""
+        """Return the sums without one fold; `paired` of the other folds stays as it is."""
         stay = self.fold != fold
         return TokenSums(
             self.fold[stay],
@@ -118,7 +118,7 @@ class TokenSums:
 
     @classmethod
     def joined(cls, first: TokenSums, second: TokenSums) -> TokenSums:
-        """The sums of two sets of rows that have no token in common, such as rare and frequent ones."""
+        """Join the sums of two sets of rows that have no token in common, such as rare and frequent tokens."""
         fold, token = torch.cat([first.fold, second.fold]), torch.cat([first.token, second.token])
         order = (fold * (int(token.max()) + 1) + token).argsort()
         return cls(
@@ -133,7 +133,7 @@ class TokenSums:
 
 
 def _pairs(fold: Int64[Tensor, " n"], token: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor]:
-    """The different pairs of a fold and a token, ascending: folds, shape (k,), and tokens, shape (k,)."""
+    """Return the distinct pairs of fold and token, ascending: folds, shape (k,), and tokens, shape (k,)."""
     if not len(token):
         return fold, token
     first = token.min()
@@ -143,22 +143,22 @@ def _pairs(fold: Int64[Tensor, " n"], token: Int64[Tensor, " n"]) -> tuple[Tenso
 
 
 def _joined(first: Mapping[int, Moments], second: Mapping[int, Moments]) -> dict[int, Moments]:
-    """Moments of both, fold by fold."""
+    """Add the moments of both, fold by fold."""
     numbers = sorted({*first, *second})
     return {number: Moments.total([side[number] for side in (first, second) if number in side]) for number in numbers}
 
 
 ALL = 1e-9
-"""Where the token share lies nearer to 1 than this, the token decides all and what varies within is rounding."""
+"""If the token share is nearer to 1 than this, the token decides everything, and variation within is rounding."""
 
 
 class Split(NamedTuple):
-    """R² of a line, split by the token.
+    """R² of an affine map, split by the token.
 
     Attributes:
-        r2: of all rows.
+        r2: R² on all rows.
         token_share: s, the share of the outputs' variance that lies between tokens; NaN if no row has a partner.
-        error_share: v, that of the squares that the line leaves.
+        error_share: v, the share of the squared residuals that lies between tokens.
     """
 
     r2: float
@@ -178,9 +178,9 @@ class Split(NamedTuple):
 
 
 def split(affine: AffineMap, held_out: TokenSums, counted: bool = False) -> Split:
-    """Split R² of a map into what it explains between token means and what within, on rows that it was not fitted to.
+    """Split R² of a map on held-out rows into what it explains between token means and what within tokens.
 
-    With `counted`, every token's own mean counts, biased as that is, and not pairs of occurrences.
+    With `counted`, the shares come from each token's own mean, which is biased, and not from pairs of occurrences.
 
     Raises:
         InputError: the outputs are constant.
@@ -189,12 +189,12 @@ def split(affine: AffineMap, held_out: TokenSums, counted: bool = False) -> Spli
 
 
 class _Errors(NamedTuple):
-    """What a map leaves of rows.
+    """Residuals of a map.
 
     Attributes:
         sums: Σ e for each token of each fold, shape (k, d_out).
         rows: fold → Σ ‖e‖² of its rows.
-        paired: fold → that of its rows with a partner.
+        paired: fold → Σ ‖e‖² of its rows with a partner.
     """
 
     sums: Float[Tensor, "k d_out"]
@@ -203,7 +203,7 @@ class _Errors(NamedTuple):
 
     @classmethod
     def of(cls, affine: AffineMap, side: TokenSums) -> _Errors:
-        """The errors of a map."""
+        """Compute the residuals of a map."""
         score = PooledR2(affine)
         return cls(
             side.sum_y - side.sum_x @ affine.weight - side.count[:, None] * affine.bias,
@@ -212,7 +212,7 @@ class _Errors(NamedTuple):
         )
 
     def without(self, fold: int, side: TokenSums) -> _Errors:
-        """The errors in all folds of `side` but one."""
+        """Return the residuals in all folds of `side` but one."""
         return _Errors(
             self.sums[side.fold != fold],
             {number: error for number, error in self.rows.items() if number != fold},
@@ -231,17 +231,17 @@ def _split(errors: _Errors, side: TokenSums, counted: bool = False) -> Split:
 
 
 def _squares_about(folds: Mapping[int, Moments], centre: Float[Tensor, " d_out"]) -> float:
-    """Σ ‖y − c‖² over the rows of all folds: Syy + n ‖ȳ − c‖²."""
+    """Compute Σ ‖y − c‖² over the rows of all folds: Syy + n ‖ȳ − c‖²."""
     return float(sum(each.syy.sum() + each.n * (each.mean_y - centre).square().sum() for each in folds.values()))
 
 
 def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
-    """The share of Σ ‖z‖² that lies between tokens, by pairs of occurrences in different document folds.
+    """Estimate the share of Σ ‖z‖² between tokens, from pairs of occurrences in different document folds.
 
     `sums` are Σ z for each token of each fold of `side`, and `squares` Σ ‖z‖² of its rows with a partner.
 
     Returns:
-        The share, without bias: noise may take it below 0 or above 1. NaN if no row has a partner.
+        The unbiased share, which noise may take below 0 or above 1. NaN if no row has a partner.
     """
     of_type, rows = by_type(sums, side)
     _, kind = side.types
@@ -259,16 +259,16 @@ def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -
 
 
 def counted_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
-    """The share of Σ ‖z‖² that lies between tokens with each token's own mean counted: Σ_t ‖S_t‖² / n_t / Σ ‖z‖².
+    """Compute the share of Σ ‖z‖² between tokens from each token's own mean: Σ_t ‖S_t‖² / n_t / Σ ‖z‖².
 
-    `sums` are as of `between_share`, and `squares` Σ ‖z‖² of all rows.
+    `sums` are as in `between_share`, and `squares` is Σ ‖z‖² of all rows.
     """
     of_type, rows = by_type(sums, side)
     return float((of_type.square().sum(1) / rows).sum() / squares)
 
 
 def by_type(sums: Float[Tensor, "k d"], side: TokenSums) -> tuple[Float[Tensor, "types d"], Float[Tensor, " types"]]:
-    """Sums over all folds of a token, shape (types, d), and its rows, shape (types,)."""
+    """Add up each token's sums over all folds, shape (types, d), and its number of rows, shape (types,)."""
     types, kind = side.types
     of_type = sums.new_zeros(len(types), sums.shape[1]).index_add_(0, kind, sums)
     return of_type, side.count.new_zeros(len(types)).index_add_(0, kind, side.count)
@@ -289,7 +289,7 @@ class TokenSplit:
     r2_within: Estimate
 
     def columns(self) -> dict[str, float]:
-        """All three with their intervals as cells of a table."""
+        """Return all three with their intervals as cells of a table."""
         return {
             **self.token_share.columns("token_share"),
             **self.r2_between.columns("r2_between"),
@@ -319,7 +319,7 @@ def token_split(
 
 
 def _estimate(value: float, groups: Sequence[Sequence[float]], confidence: float) -> Estimate:
-    """A value with its interval over folds; ends that are NaN where a side has a single fold."""
+    """Build an estimate with its interval over folds; the ends are NaN if a side has a single fold."""
     if min(map(len, groups)) < 2:
         return Estimate(value, torch.nan, torch.nan)
     return Estimate.jackknife(value, *groups, confidence=confidence)
