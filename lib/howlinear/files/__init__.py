@@ -1,1 +1,1 @@
-"""Files: where the project keeps what, how a file is written whole or not at all, and the JSON of results."""
+"""Files: the layout of the project, atomic writes, and results as tables and JSON."""

@@ -1,8 +1,8 @@
-"""Files and folders that are written whole or not at all: aside first, then renamed.
+"""Atomic writes of files and folders: first under a temporary name, then renamed.
 
-A writer holds a lock on what it writes aside. The kernel drops the lock when the writer ends, however that happens, so
-the next writer knows which leftovers belong to the dead and removes them. The lock is on the file or folder itself:
-a `filelock.FileLock` would need a file of its own, and leave it behind.
+A writer holds a lock on its temporary file or folder. The kernel releases the lock when the writer ends, however that
+happens, so the next writer can tell the leftovers of dead processes and removes them. The lock is on the file or folder
+itself, since a `filelock.FileLock` would need a file of its own and leave it behind.
 """
 
 import glob
@@ -21,13 +21,13 @@ from howlinear.errors import HowlinearError, SourceError
 
 @contextmanager
 def written_aside(target: Path | str) -> Iterator[Path]:
-    """Write to a neighbour of `target` and rename it when done, so no half file is ever seen.
+    """Yield a temporary file next to `target` and rename it when done, so that no half-written file is ever seen.
 
-    The neighbour has the suffix of `target`, whose folder is made if absent; what writers that were killed have left
-    beside it is removed. What cannot be written is a `SourceError`.
+    The temporary file has the suffix of `target`, whose folder is created if absent; leftovers of killed writers next
+    to it are removed. A failed write raises `SourceError`.
     """
     target = Path(target)
-    if os.path.isdir(target):  # which is False of a name that no file can have
+    if os.path.isdir(target):  # False for a name that no file can have
         raise SourceError(f"cannot write {target}: it is a folder; name a file")
     with _neighbour(target, is_folder=False) as aside:
         yield aside
@@ -36,14 +36,14 @@ def written_aside(target: Path | str) -> Iterator[Path]:
 
 
 def write_text(target: Path | str, text: str) -> None:
-    """Write a text, in UTF-8, as `written_aside` writes."""
+    """Write a text in UTF-8, atomically as in `written_aside`."""
     with written_aside(target) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def folder_aside(target: Path) -> Iterator[Path]:
-    """Write a whole folder, empty when given, as `written_aside` writes a file; if that fails, what was there stays."""
+    """Yield an empty folder that replaces `target` when done; if that fails, the previous content stays."""
     with _neighbour(target, is_folder=True) as work:
         new = work / "new"
         old = work / "old"
@@ -60,20 +60,20 @@ def folder_aside(target: Path) -> Iterator[Path]:
 
 
 def unwritten(target: Path, error: Exception) -> SourceError:
-    """What to say when writing `target` failed."""
+    """Build the error for a failed write of `target`."""
     return SourceError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}; is the disk full?")
 
 
 @contextmanager
 def _neighbour(target: Path, is_folder: bool) -> Iterator[Path]:
-    """A new file or folder beside `target`, locked while it is written, and gone afterwards."""
+    """Yield a new file or folder next to `target`, locked while it is written and removed afterwards."""
     stem, suffix = (target.name, "") if is_folder else (target.stem, target.suffix)
     prefix = f".{stem}.aside-"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target.parent, prefix, suffix)
         aside, lock = _new_and_locked(target.parent, prefix, suffix, is_folder)
-    except (OSError, ValueError) as error:  # the latter of a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = getattr(error, "strerror", None) or error
         raise SourceError(f"cannot write {target}: {reason}; choose a folder you may write to") from error
     try:
@@ -88,7 +88,7 @@ def _neighbour(target: Path, is_folder: bool) -> Iterator[Path]:
 
 
 def _remove_leftovers(folder: Path, prefix: str, suffix: str) -> None:
-    """Remove what writers that were killed have left; what one at work holds stays."""
+    """Remove the leftovers of killed writers; files that a running writer has locked stay."""
     for leftover in folder.glob(f"{glob.escape(prefix)}{'?' * 8}{glob.escape(suffix)}"):
         with suppress(OSError):  # gone meanwhile, or not ours to remove
             lock = os.open(leftover, os.O_RDONLY)
@@ -100,7 +100,7 @@ def _remove_leftovers(folder: Path, prefix: str, suffix: str) -> None:
 
 
 def _new_and_locked(folder: Path, prefix: str, suffix: str, is_folder: bool) -> tuple[Path, int]:
-    """A new file or folder of a name that no other has, and the handle that holds its lock."""
+    """Create a file or folder with a unique name; return it and the handle that holds its lock."""
     while True:
         if is_folder:
             path = Path(tempfile.mkdtemp(suffix, prefix, folder))
@@ -108,7 +108,7 @@ def _new_and_locked(folder: Path, prefix: str, suffix: str, is_folder: bool) -> 
             handle, name = tempfile.mkstemp(suffix, prefix, folder)
             os.close(handle)
             path = Path(name)
-        with suppress(FileNotFoundError):  # another writer took it for a leftover before it was locked: once more
+        with suppress(FileNotFoundError):  # another writer took it for a leftover before it was locked: try again
             lock = os.open(path, os.O_RDONLY)
             lock_descriptor(lock)
             if os.fstat(lock).st_nlink:
@@ -125,7 +125,7 @@ def _remove(path: Path) -> None:
 
 
 def _umask() -> int:
-    """The permissions that new files are not to have; it can only be read by setting it."""
+    """Return the process's umask, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

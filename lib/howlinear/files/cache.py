@@ -1,4 +1,4 @@
-"""What was converted or unpacked, in the user's cache: made once, whole or not at all, by one process."""
+"""Converted and unpacked files in the user's cache: made once, atomically, by one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from howlinear.files import atomic
 
 
 def made_once(below: Path | str, make: Callable[[Path], None]) -> Path:
-    """The folder `below` in the cache, filled by `make` if it is not there yet; what fails leaves nothing behind."""
+    """Return the folder `below` in the cache, filled by `make` if it is absent; a failure leaves nothing behind."""
     target = Path(pooch.os_cache("howlinear")) / below
     if not target.is_dir():
         with _locked(target.parent):
@@ -26,7 +26,7 @@ def made_once(below: Path | str, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """While it lasts, no other process is here with the same folder; the kernel drops a dead one's lock."""
+    """Hold an exclusive lock on a folder; the kernel releases the lock of a dead process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock")

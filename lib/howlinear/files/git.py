@@ -1,4 +1,4 @@
-"""What git says about a checkout, where it can be asked."""
+"""Queries to git about a checkout, if git and a checkout are there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """What a git command prints about the checkout at `root`; None without git or a checkout, and if it says no."""
+    """Return what a git command prints in the checkout at `root`; None without git or a checkout, or if it fails."""
     command = ["git", "-C", str(root), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603 the arguments are our own words

@@ -1,4 +1,4 @@
-"""Numbers that last as JSON: small, sorted, rounded to what another machine would find too."""
+"""Numbers kept as JSON: sorted, and rounded to what another machine would find too."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from howlinear.files import atomic
 
 DIGITS = 4
 PLACES = 4
-"""A number is kept to four significant digits, and to no more than four places: what lies below is the processor's."""
+"""Numbers keep four significant digits and at most four decimal places; further digits depend on the processor."""
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Return the versions of the packages that the numbers depend on."""
     named = {name: version(name) for name in ("howlinear", "numpy", "scipy", "torch", "transformers")}
     return named | {"python": platform.python_version()}
 
 
 def save(path: Path | str, numbers: Mapping[str, Any], digits: Mapping[str, int] | None = None) -> Path:
-    """Write numbers as JSON, the file in one step: sorted keys, rounded, finite only.
+    """Write numbers as JSON, atomically: sorted keys, rounded, finite only.
 
-    They are nested mappings and sequences of numbers, strings, arrays or tensors; all else is refused, as are NaN and
-    infinity, and the error says where. `digits`: key → significant digits of the numbers under it, however small.
+    `numbers` nests mappings and sequences of numbers, strings, arrays or tensors; anything else, NaN and infinity are
+    refused by an error that says where. `digits`: key → significant digits of the numbers under it, however small.
     """
     atomic.write_text(path, to_json(_rounded(numbers, "numbers", dict(digits or {}), None)))
     return Path(path)
 
 
 def to_json(content: Mapping[str, Any]) -> str:
-    """JSON as the project keeps it: sorted keys, a line each."""
+    """Format as JSON with sorted keys, one per line."""
     return json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
 def load(path: Path | str) -> dict[str, Any]:
-    """Read what `save` wrote; a file that is not there, or no JSON, is refused."""
+    """Read what `save` wrote; a missing file or invalid JSON raises `SourceError`."""
     path = Path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def load(path: Path | str) -> dict[str, Any]:
 
 
 def _rounded(value: Any, at: str, digits: Mapping[str, int], own: int | None) -> Any:
-    """Plain values for JSON, each float rounded; `own` are the digits that are stated for where it lies."""
+    """Convert to plain JSON values, floats rounded; `own` is the number of digits given for this place, if any."""
     if isinstance(value, Mapping):
         return {str(key): _rounded(item, f"{at}.{key}", digits, digits.get(key, own)) for key, item in value.items()}
     if hasattr(value, "tolist"):  # a tensor, an array or one of its numbers
@@ -66,7 +66,7 @@ def _rounded(value: Any, at: str, digits: Mapping[str, int], own: int | None) ->
 
 
 def round_number(number: float, digits: int, decimals: int | None = None) -> float:
-    """A number to so many significant digits, none of them beyond so many decimal places; no minus zero."""
+    """Round to `digits` significant digits and at most `decimals` decimal places, without minus zero."""
     if number == 0 or not math.isfinite(number):
         return number + 0.0
     first = math.floor(math.log10(abs(number)))  # the place of its first digit: 0 for units, −1 for tenths

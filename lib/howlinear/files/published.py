@@ -1,8 +1,8 @@
-"""What the paper publishes of its 36 blocks, and how far a run of its models lies from it.
+"""The paper's published numbers of its 36 blocks, and how far a run on its models lies from them.
 
-`paper/published.csv` holds the numbers of the survey, `paper/quoted.csv` others that stand in its text and tables, and
-`paper/published.md` says where they are from. They are facts about GPT-2, Pythia-160m and llama-160m under the paper's
-protocol: beside other models they are a picture, not a yardstick, and beside another protocol they are no test.
+`paper/published.csv` holds the numbers of the survey, `paper/quoted.csv` others from its text and tables, and
+`paper/published.md` gives their sources. They are facts about GPT-2, Pythia-160m and llama-160m under the paper's
+protocol: next to other models they are an illustration, not a yardstick, and for another protocol they are no test.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ QUOTED = paths.ROOT / "paper" / "quoted.csv"
 
 
 def load_published() -> pd.DataFrame:
-    """The paper's numbers, a row a block of a model; what each column is stands in `paper/published.md`."""
+    """Load the paper's numbers, one row per block of a model; `paper/published.md` describes the columns."""
     return pd.read_csv(SOURCE)
 
 
 def of_models(models: Iterable[str]) -> pd.DataFrame:
-    """The rows of `load_published` about those of several models that are the paper's.
+    """Select the rows of `load_published` for those of `models` that are the paper's.
 
-    They go by their short names, as `gpt2`; an embedded model, as `mini-gpt2`, is another one and has no row.
+    Models are given by short name, as in `gpt2`; an embedded model such as `mini-gpt2` is another model and has no row.
     """
     table = load_published()
     return table[table["model"].isin(list(models))].reset_index(drop=True)
 
 
 def beside(by_its_protocol: pd.DataFrame, ours: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
-    """Cell by cell: what the paper publishes, the same measured by its protocol, and what ours says of the block.
+    """Lay the paper's numbers next to the same numbers measured by its protocol and by ours, cell by cell.
 
-    Both measured tables have a row a `model` and `block`; `columns` says what columns of `load_published` are called in
-    the one and in the other.
+    Both measured tables have one row per `model` and `block`; `columns` maps columns of `load_published` to their names
+    in the first and in the second table.
 
     Returns:
-        A row a `quantity` (such a column), model and block: `paper`, `by_its_protocol` and `by_ours`.
+        One row per `quantity` (a key of `columns`), model and block: `paper`, `by_its_protocol` and `by_ours`.
     """
     keys = ["model", "block"]
     papers = of_models(by_its_protocol["model"].unique())
@@ -52,15 +52,15 @@ def beside(by_its_protocol: pd.DataFrame, ours: pd.DataFrame, columns: Mapping[s
 
 
 def load_quoted(place: str) -> pd.DataFrame:
-    """What the paper's text says beside its figures at a `place`, a row a `model`, `block` and `quantity`."""
+    """Load the numbers that the paper's text gives at a `place`, one row per `model`, `block` and `quantity`."""
     return pd.read_csv(QUOTED).query("place == @place").drop(columns="place")
 
 
 def beside_quoted(by_its_protocol: pd.DataFrame, place: str) -> pd.DataFrame:
-    """What the paper's text says at a place, as `load_quoted`, beside the same measured by its protocol.
+    """Lay the numbers of the paper's text at a place (`load_quoted`) next to the same measured by its protocol.
 
     Returns:
-        As of `beside`, without `by_ours`; a row for what both have.
+        As in `beside`, without `by_ours`; one row for each number that both have.
     """
     quoted = load_quoted(place)
     keys = ["quantity", "model", "block"]
@@ -69,15 +69,15 @@ def beside_quoted(by_its_protocol: pd.DataFrame, place: str) -> pd.DataFrame:
 
 
 def compare_with_paper(cells: pd.DataFrame) -> pd.DataFrame:
-    """How far the paper's protocol, run here, lies from what the paper publishes, of the cells of `beside`.
+    """Summarise how far the paper's protocol, run here, lies from the paper, given the cells of `beside`.
 
     Returns:
-        A row a `quantity` and model: `blocks` compared, `mean` and `largest` distance |by its protocol − paper|, the
-        block `at` which it is largest, `shift`, the mean of by its protocol − paper, and Pearson's `r` of the two (NaN
-        if one does not vary). No row of a model none of whose blocks has the number.
+        One row per `quantity` and model: `blocks` compared, `mean` and `largest` distance |by its protocol − paper|,
+        the block `at` which it is largest, `shift`, the mean of by its protocol − paper, and Pearson's `r` of the two
+        (NaN if one does not vary). A model without the number in any block has no row.
     """
     rows = []
-    # a block that the line explains nothing of has no rank, so nothing to compare
+    # a block of which the map explains nothing has no rank to compare
     both = cells.dropna(subset="by_its_protocol")
     for (quantity, model), blocks in both.groupby(["quantity", "model"], sort=False):
         difference = blocks["by_its_protocol"].astype("float64") - blocks["paper"]

@@ -1,9 +1,9 @@
 """Results as tidy tables: written once, read by everyone.
 
-`results/<run profile>/<notebook>/` holds a CSV a table and one `run.json` with the settings and the origin of the run.
-A row is an observation: key columns first, then a column a quantity, an interval as `name`, `name_low`, `name_high`.
-`columns.yaml`, beside this file, is the data dictionary: what each column means, its unit, to how many digits it is
-recorded, and by how much it may differ between machines. Rounding, reading and the comparison of runs follow from it.
+`results/<run profile>/<notebook>/` holds one CSV per table, and a `run.json` with the settings and origin of the run.
+A row is an observation: key columns first, then a column per quantity; an interval is `name`, `name_low`, `name_high`.
+`columns.yaml`, next to this file, is the data dictionary: what each column means, its unit, its recorded digits, and by
+how much it may differ between machines. Rounding, reading and the comparison of runs follow from it.
 
 `python -m howlinear.files.tables OLD NEW` compares two folders of results and fails if a number left its tolerance.
 """
@@ -33,16 +33,16 @@ DICTIONARY = Path(__file__).with_name("columns.yaml")
 COMMON = "common"
 RUN = "run.json"
 ENDS = ("_low", "_high")
-"""What the ends of an interval are called after their number."""
+"""Suffixes of the columns that hold the ends of an interval."""
 
 
 def with_ends(name: str) -> list[str]:
-    """The three columns that a number with its interval has."""
+    """Return the names of the three columns of a number with its interval."""
     return [name, *(name + end for end in ENDS)]
 
 
 def stack(tables: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """Tables of several models one below the other, in these columns; without rows where no table has any."""
+    """Concatenate the tables of several models, in the given columns; without rows if no table has any."""
     filled = [table for table in tables if len(table)]
     return pd.concat(filled, ignore_index=True)[list(columns)] if filled else pd.DataFrame(columns=list(columns))
 
@@ -52,18 +52,18 @@ def stack(tables: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFram
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Column:
-    """What the data dictionary says of a column.
+    """Entry of the data dictionary for a column.
 
     Attributes:
-        meaning: what it holds, in words.
-        unit: of its numbers, as `R²`; empty of words and plain counts.
-        type: of its cells. A cell may be empty where there is nothing to say, but for keys.
-        key: whether it is one of those that tell rows apart.
+        meaning: what the column holds, in words.
+        unit: unit of its numbers, as in `R²`; empty for words and plain counts.
+        type: type of its cells. Cells without a value are empty, except in key columns.
+        key: whether it is one of the columns that identify a row.
         digits: significant digits that a number is recorded to.
-        decimals: decimal places that it is recorded to at most.
+        decimals: most decimal places that a number is recorded to.
         tolerance: by how much a number may differ between machines, relative to itself or to 1, whichever is larger.
             Rows are float32, so another processor rounds a forward pass differently, and searches amplify it.
-        compared: whether runs are compared by it; not where it says which of near ties an extreme is of.
+        compared: whether runs are compared by it; false if it only says which of several near ties is the extreme.
     """
 
     meaning: str
@@ -78,7 +78,7 @@ class Column:
 
 @cache
 def dictionary() -> dict[str, dict[str, Column]]:
-    """The data dictionary: `common` or a notebook → name of a column, or `table.column` → what it is."""
+    """Read the data dictionary: `common` or a notebook → column name, or `table.column` → its entry."""
     sections = yaml.safe_load(DICTIONARY.read_text(encoding="utf-8"))
     return {
         section: {name: Column(**entry) for name, entry in (columns or {}).items()}
@@ -87,7 +87,7 @@ def dictionary() -> dict[str, dict[str, Column]]:
 
 
 def describe_column(stem: str, table: str, name: str) -> Column:
-    """What a column of a table is, the ends of an interval as their number is; refused if the dictionary lacks it."""
+    """Look up the entry of a column, or of the number whose interval it ends; a column without an entry is refused."""
     own, common = dictionary().get(stem, {}), dictionary()[COMMON]
     of_number = re.sub(f"({'|'.join(ENDS)})$", "", name)
     for candidate in dict.fromkeys((name, of_number)):
@@ -101,10 +101,10 @@ def describe_column(stem: str, table: str, name: str) -> Column:
 
 
 def as_recorded(table: pd.DataFrame, stem: str, name: str) -> pd.DataFrame:
-    """A table as it will be read back from disk: columns checked, numbers rounded as the data dictionary says.
+    """Return a table as it will be read back from disk: columns checked, numbers rounded by the data dictionary.
 
-    The index is dropped. Refused are a column that the dictionary does not have, an infinite number, and keys that do
-    not tell rows apart.
+    The index is dropped. A column that the dictionary lacks, an infinite number, and keys that do not identify rows
+    are refused.
     """
     described = {column: describe_column(stem, name, column) for column in table.columns}
     recorded = table.reset_index(drop=True)
@@ -141,11 +141,11 @@ def _parse(text: str, stem: str, name: str) -> pd.DataFrame:
 
 
 class Results(dict[str, pd.DataFrame]):
-    """What a notebook found: its tables by name.
+    """Results of a notebook: its tables by name.
 
     Attributes:
-        stem: of the notebook, as `02_ceilings`.
-        run: what `run.json` holds: `settings`, and where the numbers come from.
+        stem: stem of the notebook, as in `02_ceilings`.
+        run: content of `run.json`: `settings`, and the origin of the numbers.
     """
 
     def __init__(self, stem: str, tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any] | None = None):
@@ -155,7 +155,7 @@ class Results(dict[str, pd.DataFrame]):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the run was asked for: `models`, `corpora`, `rows`, `seq_len`, `seed` and the notebook's own."""
+        """Settings of the run: `models`, `corpora`, `rows`, `seq_len`, `seed` and the notebook's own."""
         return self.run.get("settings", {})
 
     def __missing__(self, name: str) -> pd.DataFrame:
@@ -164,9 +164,9 @@ class Results(dict[str, pd.DataFrame]):
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any]) -> None:
-    """Write a notebook's results, tables as `as_recorded` gives them, to `folder`, whole or not at all.
+    """Write a notebook's results, with tables from `as_recorded`, to `folder`, atomically.
 
-    What `run.json` says of where the numbers come from stays: `provenance.record` writes it anew if they have changed.
+    The origin of the numbers in `run.json` is kept; `provenance.record` rewrites it if the numbers have changed.
     """
     run = load(folder / RUN) if (folder / RUN).is_file() else {}
     with atomic.folder_aside(folder) as aside:
@@ -176,7 +176,7 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[st
 
 
 def read(folder: Path) -> Results:
-    """The results in a folder, as `write` left them; if there are none, or a file is damaged, it says what to run."""
+    """Read the results that `write` left in a folder; if they are missing or damaged, the error says what to run."""
     if not (folder / RUN).is_file():
         raise SourceError(f"no results in {folder}: run notebook {folder.name} first, or make figures")
     try:
@@ -187,25 +187,25 @@ def read(folder: Path) -> Results:
 
 
 def from_texts(stem: str, texts: Mapping[str, str], run: Mapping[str, Any]) -> Results:
-    """Results from the texts of their CSV files, by the names of the tables."""
+    """Build results from the content of their CSV files, given by table name."""
     return Results(stem, {name: _parse(text, stem, name) for name, text in texts.items()}, run)
 
 
 def results(profile: str | Path, stem: str) -> Results:
-    """What a notebook found on a run profile: `results("public", "02_ceilings")["blocks"]` is a data frame.
+    """Load what a notebook found on a run profile: `results("public", "02_ceilings")["blocks"]` is a data frame.
 
     Args:
         profile: a folder that holds results of this notebook, or the name of a run profile.
-        stem: of the notebook, as `02_ceilings`.
+        stem: stem of the notebook, as in `02_ceilings`.
 
     Raises:
         SourceError: no such results.
-        InputError: neither a name nor a folder, or no stem.
+        InputError: `profile` is neither a name nor a folder, or `stem` is not a string.
     """
     if not isinstance(profile, str | Path) or not isinstance(stem, str):
         raise InputError(f"results of {profile!r} and {stem!r}: give a run profile or a folder, and a notebook's stem")
-    folder = Path(os.path.expanduser(profile)) / stem  # which leaves a name like ~x as it is
-    if isinstance(profile, str) and not os.path.isfile(folder / RUN):  # which is False of a name that no file can have
+    folder = Path(os.path.expanduser(profile)) / stem  # a name like ~x stays as it is
+    if isinstance(profile, str) and not os.path.isfile(folder / RUN):  # False for a name that no file can have
         folder = paths.results(profile) / stem
     return read(folder)
 
@@ -214,7 +214,7 @@ def results(profile: str | Path, stem: str) -> Results:
 
 
 def differences(old: Results, new: Results) -> list[str]:
-    """What two results differ in beyond the tolerance of its column, a line each; rows are matched by their keys."""
+    """List where two results differ beyond a column's tolerance, one line each; rows are matched by their keys."""
     lines = [f"{name}: gone" for name in old.keys() - new.keys()] + [f"{name}: new" for name in new.keys() - old.keys()]
     for name in sorted(old.keys() & new.keys()):
         lines += _table_differences(old.stem, name, old[name], new[name])
@@ -251,12 +251,12 @@ def _same(before: Any, after: Any, tolerance: float) -> bool:
         return bool(pd.isna(before) and pd.isna(after))
     if isinstance(before, str | bool | np.bool_):
         return bool(before == after)
-    # what is recorded in steps of its tolerance may be a step off: 0.71 − 0.7 is above 0.01 as floats have it
+    # a number recorded in steps of its tolerance may be one step off: in floats, 0.71 − 0.7 is above 0.01
     return bool(abs(before - after) <= tolerance * max(1.0, abs(before)) * (1 + 1e-9))
 
 
 def main(old: str, new: str) -> int:
-    """Compare the results of every notebook in two folders; print what moved; 1 if anything did."""
+    """Compare the results of every notebook in two folders; print what moved and return 1 if anything did."""
     stems = sorted({path.parent.name for folder in (old, new) for path in Path(folder).glob(f"*/{RUN}")})
     lines = []
     for stem in stems:
