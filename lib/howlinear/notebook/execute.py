@@ -1,11 +1,11 @@
-"""Run a notebook unattended: text → notebook → executed notebook, with parameters that were checked before.
+"""Run a notebook unattended: text → notebook → executed notebook, with parameters checked beforehand.
 
-`howlinear notebook` and the pipeline (`python -m howlinear.notebook.execute STEM PROFILE`) both call `execute`; only
-the pipeline has its runs recorded, unless one asks for it (`settings.RECORD`).
+`howlinear notebook` and the pipeline (`python -m howlinear.notebook.execute STEM PROFILE`) both call `execute`; by
+default only the pipeline records its runs (`settings.RECORD`).
 
-papermill warns of an unknown parameter and takes any value; here both are errors before anything runs. A parameter has
-the type of its default (`rank = 16`) or one of those that it is annotated with (`steps: int or None = None`: a bar in
-the place of *or* would hide the parameter from papermill, which reads annotations itself).
+papermill only warns of an unknown parameter and takes any value; here an unknown parameter and a wrong type are errors
+before anything runs. A parameter has the type of its default (`rank = 16`) or one of the types in its annotation
+(`steps: int or None = None`; a bar instead of *or* would hide it from papermill, which reads annotations itself).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from howlinear.files import atomic, paths
 from howlinear.notebook import provenance, settings
 
 OWN = ("model", "corpus")
-"""Parameters of every notebook that put what the user has into the place of the run profile's."""
+"""Parameters of every notebook that replace the run profile's models or texts with the user's own."""
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
@@ -38,12 +38,12 @@ KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 def execute(
     stem: str, parameters: Mapping[str, Any] | None = None, record: bool = False, progress: bool = False
 ) -> Path:
-    """Execute a notebook as text → notebook → executed notebook, and give the path of the last.
+    """Execute a notebook and return the path of the executed copy.
 
-    That is `notebooks/<stem>.ipynb` below `build/<profile>`, or below `build/scratch/<profile>` of a run that is not
-    recorded. `record` lets results and figures become the project's, `results/<profile>` and `figures/<profile>`; it is
-    refused on a profile that is not the project's. A parameter that the notebook does not have or of another type is
-    refused as well, and a cell that fails is an `InputError`.
+    That is `notebooks/<stem>.ipynb` below `build/<profile>`, or below `build/scratch/<profile>` if the run is not
+    recorded. With `record`, results and figures become the project's, `results/<profile>` and `figures/<profile>`; this
+    is refused on a profile that is not the project's. Unknown parameters and wrong types are refused as well, and a
+    failing cell raises `InputError`.
     """
     notebook = _read(stem)
     notebook.metadata["kernelspec"] = KERNEL
@@ -60,7 +60,7 @@ def execute(
     folder = (paths.build(profile.name) if record else paths.scratch(profile.name)) / "notebooks"
     text = folder / "source" / f"{stem}.ipynb"
     target = folder / f"{stem}.ipynb"
-    failed = folder / f"{stem}.failed.ipynb"  # what a failing cell leaves behind, to be read
+    failed = folder / f"{stem}.failed.ipynb"  # left by a failing cell, for inspection
     with atomic.written_aside(text) as aside:
         jupytext.write(notebook, aside)
     failed.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def execute(
                 cwd=str(paths.NOTEBOOKS),
                 progress_bar=progress,
                 log_output=False,
-                extra_arguments=["--log-level=ERROR"],  # of the kernel, which would warn of its own transport
+                extra_arguments=["--log-level=ERROR"],  # for the kernel, which would warn of its own transport
             )
         except PapermillExecutionError as error:
             aside.replace(failed)
@@ -87,7 +87,7 @@ def execute(
 
 
 def _read(stem: str) -> NotebookNode:
-    """A notebook as the text it is, nothing executed; one that is not there is refused."""
+    """Read a notebook from its text without executing it; an unknown stem is refused."""
     source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
     if not os.path.isfile(source):
         raise SourceError(f"no notebook {stem!r}: {', '.join(stems())}")
@@ -96,7 +96,7 @@ def _read(stem: str) -> NotebookNode:
 
 @contextmanager
 def _kernels_told(record: bool) -> Iterator[None]:
-    """Whether to record, for the kernels that are started meanwhile: they have the environment of this process."""
+    """Tell kernels started meanwhile whether to record, through the environment that they inherit."""
     before = os.environ.get(settings.RECORD)
     os.environ[settings.RECORD] = str(int(record))
     try:
@@ -107,12 +107,12 @@ def _kernels_told(record: bool) -> Iterator[None]:
             os.environ[settings.RECORD] = before
 
 
-# --- what there is
+# --- list of notebooks
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A notebook as a list of them shows it: its title is the question that it asks, its first parameter `profile`."""
+    """Entry of a list of notebooks; the title is the question that the notebook asks, the first parameter `profile`."""
 
     stem: str
     title: str
@@ -120,12 +120,12 @@ class Listed:
 
 
 def stems() -> list[str]:
-    """The notebooks that there are, in order."""
+    """Return the stems of all notebooks, in order."""
     return sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.py"))
 
 
 def listed(stem: str) -> Listed:
-    """What a notebook asks, and what can be given to it, read without running anything; an unknown one is refused."""
+    """Read a notebook's title and parameters without running it; an unknown stem is refused."""
     notebook = _read(stem)
     heading = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
     title = heading.partition("\n")[0].lstrip("# ")
@@ -137,7 +137,7 @@ def listed(stem: str) -> Listed:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a notebook: its default, the types that it may have, and what the notebook says of it."""
+    """A parameter of a notebook: its default, its allowed types, and the notebook's comment on it."""
 
     default: Any
     types: tuple[type, ...]
@@ -148,7 +148,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "d
 
 
 def parsed(value: str) -> Any:
-    """A parameter from the command line: a Python literal where it is one, else the text itself."""
+    """Parse a parameter from the command line: as a Python literal if possible, else as the text itself."""
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -156,7 +156,7 @@ def parsed(value: str) -> Any:
 
 
 def declared(notebook: NotebookNode) -> dict[str, Parameter]:
-    """The parameters that a notebook declares, by name, read without running anything."""
+    """Read the parameters that a notebook declares, by name, without running it."""
     parameters: dict[str, Parameter] = {}
     for cell in notebook.cells:
         if "parameters" in cell.metadata.get("tags", []):
@@ -168,7 +168,7 @@ def declared(notebook: NotebookNode) -> dict[str, Parameter]:
 
 
 def _declared_by(statement: ast.stmt, comment: str) -> dict[str, Parameter]:
-    """The parameters of one statement, with the comment behind it; none if it is no assignment."""
+    """Read the parameter of one statement, with the comment after it; empty if it is not an assignment."""
     if isinstance(statement, ast.AnnAssign):  # steps: int or None = None
         types = tuple(_TYPES[name] for name in ast.unparse(statement.annotation).split(" or "))
         return {statement.target.id: Parameter(ast.literal_eval(statement.value), types, comment)}
@@ -179,7 +179,7 @@ def _declared_by(statement: ast.stmt, comment: str) -> dict[str, Parameter]:
 
 
 def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict[str, Any]:
-    """The given parameters, ready for papermill; an unknown one, or one of a type that it may not have, is refused."""
+    """Return the given parameters ready for papermill; an unknown parameter or a wrong type is refused."""
     known = declared(notebook)
     unknown = sorted(given.keys() - known.keys())
     if unknown:
@@ -188,9 +188,9 @@ def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict
 
 
 def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
-    """A value in one of the types that a parameter may have; of a list, each item in a type of the default's items.
+    """Convert a value to one of a parameter's types, and each item of a list to a type of the default's items.
 
-    A default without items does not say their type: numbers and names may be given then. Any other type is refused.
+    If the default has no items, integers and strings are allowed. Any other type is refused.
     """
     if isinstance(value, tuple) and list in parameter.types:
         value = list(value)  # papermill would write a tuple as text
@@ -214,7 +214,7 @@ def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
 
 @ending_in_one_line()
 def main(stem: str, profile: str) -> None:
-    """Execute a notebook on a run profile, recorded if that is the project's."""
+    """Execute a notebook on a run profile, recorded if the profile is the project's."""
     execute(stem, {"profile": profile}, record=not settings.read(profile).own)
 
 

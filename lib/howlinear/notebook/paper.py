@@ -1,6 +1,6 @@
-"""The paper's models of a run by the paper's own protocol, for notebooks that lay numbers beside its.
+"""A run's models measured by the paper's own protocol, for notebooks that compare with the paper's numbers.
 
-Of other models, and of texts that are not the paper's, there is nothing, and nothing is measured.
+Other models, and texts that are not the paper's, are not measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NONE = "None of this run's models and texts is the paper's own, so there is noth
 def lay_out(
     run: Run, corpus: str | None = None, most: int = SURVEY
 ) -> Iterator[tuple[str, PreTrainedModel, PaperRows]]:
-    """Short name, model and rows of each of the run's models that is the paper's, on its main text or another."""
+    """Yield short name, model and rows of each of the run's models that is the paper's, on the main text or another."""
     corpus = corpus or run.corpora[0]
     if corpus in set(run.corpora) & set(PAPERS):
         for name in published.of_models(run.models)["model"].unique():
@@ -37,9 +37,9 @@ def measure(
     perplexities: bool = False,
     blocks: Collection[int] | None = None,
 ) -> pd.DataFrame:
-    """The paper's models of a run, a row a `model` and block, with the columns of `paper_protocol.paper_blocks`.
+    """Measure the paper's models of a run: one row per `model` and block, columns of `paper_protocol.paper_blocks`.
 
-    On the main text or another, in one of `text.paper_rows.LAYOUTS`; perplexities are of the test part of WikiText-2.
+    By default on the main text, in one of `text.paper_rows.LAYOUTS`; perplexities are on WikiText-2's test part.
     """
     most, most_scored = LAYOUTS[layout]
     parts = [pd.DataFrame(columns=["model", "block"])]

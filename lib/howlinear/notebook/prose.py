@@ -1,9 +1,9 @@
-"""What a notebook found, in sentences: a template of prose beside the notebook, filled from its tables.
+"""The findings of a notebook in sentences: a prose template for each notebook, filled from its tables.
 
 `notebooks/answers/<stem>.md` is a Jinja template with three headings: `# Answer`, a list of sentences; `# Replies`, a
 numbered list, one reply to each question of "Predict first"; `# Questions`, where each `## Question?` is followed by
-its answer. At hand are the tables by their names, `settings`, `models`, `corpora`, and the filters below, which format
-numbers, intervals and lists. Templates say what tables hold; what has to be computed is a column of a table.
+its answer. Available are the tables by name, `settings`, `models`, `corpora`, and the filters below, which format
+numbers, intervals and lists. Templates only state what tables hold; anything computed is a column of a table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "
 
 @dataclass(frozen=True)
 class Prose:
-    """What a notebook found, in Markdown: its answer, replies to "Predict first", and questions with their answers."""
+    """Findings of a notebook in Markdown: its answer, replies to "Predict first", and questions with their answers."""
 
     answer: list[str]
     replies: list[str]
@@ -38,13 +38,13 @@ class Prose:
 
 
 def describe(found: Results) -> Prose:
-    """Fill a notebook's template of prose from its results; refused if there is none, or they lack what it says."""
+    """Fill a notebook's prose template from its results; a missing template or missing results raise `SourceError`."""
     said = _parse(render(TEMPLATES / f"{found.stem}.md", found), found.stem)
     return replace(said, answer=[*said.answer, *_constant(found.settings.get("constant", {}))])
 
 
 def render(template: Path, found: Results, **more: Any) -> str:
-    """Fill a template from a notebook's results, and from what else is given by name; refused as by `describe`."""
+    """Fill a template from a notebook's results and further variables; errors are those of `describe`."""
     try:
         return _environment(template.parent).get_template(template.name).render(_context(found) | more)
     except jinja2.TemplateNotFound as error:
@@ -76,7 +76,7 @@ def _context(found: Results) -> dict[str, Any]:
 
 
 def _constant(left_out: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[str]:
-    """Which blocks are left out, of model → corpus → blocks, and why: a sentence for each text."""
+    """Yield one sentence per text on which blocks are left out and why; `left_out` maps model → corpus → blocks."""
     for model, by_corpus in left_out.items():
         for corpus, numbers in by_corpus.items():
             named = f"{opened(blocks(numbers))} of {model}"
@@ -88,7 +88,7 @@ def _constant(left_out: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[s
 
 
 def _parse(text: str, stem: str) -> Prose:
-    """Sentences from a rendered template; lines of a paragraph are joined."""
+    """Read the sentences of a rendered template; lines of a paragraph are joined."""
     pieces = re.split(r"^# (.+)$", text, flags=re.MULTILINE)
     parts = dict(zip((name.strip() for name in pieces[1::2]), pieces[2::2], strict=True))
     if tuple(parts) != PARTS:
@@ -113,25 +113,25 @@ def _line(text: str) -> str:
 
 
 def number(value: Any, digits: int = 2, signed: bool = False) -> str:
-    """A number with so many decimal places and a minus sign as it is printed; no minus zero."""
+    """Format a number with `digits` decimal places and a typographic minus sign, without minus zero."""
     text = f"{round(float(value), digits) + 0.0:{'+' if signed else ''},.{digits}f}"
     return text.replace("-", "−")
 
 
 def significant(value: Any, digits: int = 2, signed: bool = False) -> str:
-    """A number to so many significant digits, for what may be large or small."""
+    """Format a number to `digits` significant digits, for quantities that may be large or small."""
     places = _places(digits, value)
     return number(round(float(value), places), max(0, places), signed)
 
 
 def _places(digits: int, *values: float) -> int:
-    """Decimal places that show the largest of some numbers to so many significant digits."""
+    """Return the decimal places that show the largest of some numbers to `digits` significant digits."""
     largest = max(abs(value) for value in values)
     return digits if largest == 0 else digits - 1 - math.floor(math.log10(largest))
 
 
 def percent(share: Any) -> str:
-    """A share in whole per cent; what is not nothing, and what is not all, does not read as if it were."""
+    """Format a share in whole per cent, so that only 0 reads as 0 % and only 1 as 100 %."""
     if 0 < share < 0.005:
         return "less than 1 %"
     if 0.995 <= share < 1:
@@ -140,14 +140,14 @@ def percent(share: Any) -> str:
 
 
 def span(values: Iterable[Any], digits: int = 2, signed: bool = False) -> str:
-    """Lowest to highest; one number where these read the same."""
+    """Format the range from lowest to highest; one number if both read the same."""
     values = list(values)
     low, high = number(min(values), digits, signed), number(max(values), digits, signed)
     return low if low == high else f"{low} to {high}"
 
 
 def percents(shares: Iterable[Any]) -> str:
-    """Lowest to highest share."""
+    """Format the range from lowest to highest share in per cent."""
     shares = list(shares)
     low, high = percent(min(shares)), percent(max(shares))
     if low == high:
@@ -156,13 +156,13 @@ def percents(shares: Iterable[Any]) -> str:
 
 
 def interval(row: Mapping[str, Any] | pd.Series, name: str, digits: int = 2, signed: bool = False) -> str:
-    """A number of a row and, in square brackets, its interval."""
+    """Format a number of a row with its interval in square brackets."""
     ends = number(row[f"{name}_low"], digits), number(row[f"{name}_high"], digits)
     return f"{number(row[name], digits, signed)} [{', '.join(ends)}]"
 
 
 def cost(row: Mapping[str, Any] | pd.Series, name: str) -> str:
-    """A change with its sign and its interval, to three significant digits of the largest of the three."""
+    """Format a signed change with its interval, to three significant digits of the largest of the three numbers."""
     return interval(row, name, max(0, _places(3, row[name], row[f"{name}_low"], row[f"{name}_high"])), signed=True)
 
 
@@ -170,7 +170,7 @@ def cost(row: Mapping[str, Any] | pd.Series, name: str) -> str:
 
 
 def joined(parts: Iterable[Any]) -> str:
-    """A list in words: "a, b and c"; "a; b; and c" where a part has a comma or an "and" of its own."""
+    """Join a list in words: "a, b and c", or "a; b; and c" if a part has a comma or an "and" itself."""
     parts = [str(part) for part in parts]
     if len(parts) < 2:
         return "".join(parts)
@@ -181,19 +181,19 @@ def joined(parts: Iterable[Any]) -> str:
 
 
 def counted(count: Any, noun: str) -> str:
-    """How many of something: "no block", "one block", "three blocks", "16 blocks"."""
+    """Count a noun in words: "no block", "one block", "three blocks", "16 blocks"."""
     word = SMALL[int(count)] if count < len(SMALL) else f"{int(count):,}"
     return f"{word} {noun if count <= 1 else noun + 's'}"
 
 
 def blocks(numbers: Iterable[Any]) -> str:
-    """Blocks by number: "block 3", "blocks 0, 3 and 11"."""
+    """Name blocks by number: "block 3", "blocks 0, 3 and 11"."""
     named = [str(number) for number in numbers]
     return f"block{'s' if len(named) > 1 else ''} {joined(named)}"
 
 
 def opened(text: str) -> str:
-    """The same with a capital letter."""
+    """Capitalise the first letter."""
     return text[0].upper() + text[1:]
 
 
@@ -201,19 +201,19 @@ def opened(text: str) -> str:
 
 
 def of(table: pd.DataFrame, **keys: Any) -> pd.DataFrame:
-    """The rows of a table that have these values in these columns."""
+    """Select the rows of a table that have these values in these columns."""
     for name, value in keys.items():
         table = table[table[name] == value]
     return table
 
 
 def top(table: pd.DataFrame, column: str) -> pd.Series:
-    """The row that is highest in a column."""
+    """Return the row that is highest in a column."""
     return table.loc[table[column].idxmax()]
 
 
 def bottom(table: pd.DataFrame, column: str) -> pd.Series:
-    """The row that is lowest in a column."""
+    """Return the row that is lowest in a column."""
     return table.loc[table[column].idxmin()]
 
 
@@ -221,7 +221,7 @@ def bottom(table: pd.DataFrame, column: str) -> pd.Series:
 
 
 def per_model(models: Iterable[str], preposition: str = "in", *, caller: Callable) -> str:
-    """One clause a model: "0.6 to 0.9 in a and 0.3 to 0.7 in b"; models that share a clause stand together.
+    """Join one clause per model, as in "0.6 to 0.9 in a and 0.3 to 0.7 in b"; models with the same clause share it.
 
     In a template: `{% call(m) per_model(models) %}{{ blocks | of(model=m) | … }}{% endcall %}`. A model whose clause is
     empty is left out.
@@ -239,29 +239,29 @@ def per_model(models: Iterable[str], preposition: str = "in", *, caller: Callabl
 
 
 def all_some_none(flags: Iterable[Any], in_all: str, in_some: str, in_none: str) -> str:
-    """One of three wordings: something is so of all models, of some, or of none."""
+    """Choose one of three wordings: the flags are true for all models, for some, or for none."""
     flags = [bool(flag) for flag in flags]
     return in_all if all(flags) else in_some if any(flags) else in_none
 
 
 def chance(count: Any) -> float:
-    """The size that a rank correlation of so many pairs has by chance in one of twenty cases, about 1.96 / √(n − 1)."""
+    """Return what a rank correlation of `count` pairs reaches by chance in 1 of 20 cases, about 1.96 / √(n − 1)."""
     return 1.96 / math.sqrt(max(1, count - 1))
 
 
 def no_loss(models: Iterable[str]) -> str:
-    """That these models predict no next token."""
+    """State that these models predict no next token."""
     models = list(models)
     verb = "predict" if len(models) > 1 else "predicts"
     return f"{joined(models)} {verb} no next token, so no swap of a block has a cost in perplexity."
 
 
 TIE = 0.02
-"""How far from 1 a ratio of perplexities may be and count as a tie, whatever its interval."""
+"""A ratio of perplexities nearer to 1 than this counts as a tie, whatever its interval."""
 
 
 def is_tie(row: Mapping[str, float], name: str) -> bool:
-    """Whether the interval of a ratio holds 1, or the ratio is less than `TIE` from it."""
+    """Return whether the interval of a ratio contains 1, or the ratio is less than `TIE` from 1."""
     return row[f"{name}_low"] <= 1 <= row[f"{name}_high"] or abs(row[name] - 1) < TIE
 
 

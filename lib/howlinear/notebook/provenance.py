@@ -1,8 +1,8 @@
-"""Where a notebook's numbers and figures come from: commit, machine, versions, and a hash of all that went in and out.
+"""Provenance of a notebook's numbers and figures: commit, machine, versions, and hashes of all inputs and outputs.
 
-It is kept beside the tables, in `results/<profile>/<stem>/run.json`, and written anew only where a result or a
-figure came out with other bytes: a run that changes no number leaves the project as it was. What the latest run was
-like, whether or not it changed anything, stands in `build/<profile>/runs/<stem>.json`.
+It is kept next to the tables, in `results/<profile>/<stem>/run.json`, and rewritten only if a result or figure has
+other bytes than before: a run that changes no number leaves the project as it was. The record of the latest run,
+whether or not it changed anything, is `build/<profile>/runs/<stem>.json`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from howlinear.models.sources import with_revision
 from howlinear.notebook import settings
 
 PACKAGES = ("howlinear", "numpy", "pandas", "scipy", "scikit-learn", "torch", "transformers", "datasets", "matplotlib")
-# What runs write: no change of what they run
+# Files that runs write: changes to them do not make a checkout modified
 MADE = ("results", "figures", "paper/main.pdf")
 
 
 def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
-    """Write down the run that has just made a notebook's results and figures; times have their zone.
+    """Record the run that has just made a notebook's results and figures; times must have a time zone.
 
-    The path is that of the record of the run that made the bytes that are there, this run or an earlier one; where a
-    notebook makes neither results nor figures, of the record of this run under `build/`.
+    The returned path is the record of the run that made the current bytes, this run or an earlier one; if the notebook
+    makes neither results nor figures, it is the record of this run under `build/`.
     """
     run = {
         "notebook": stem,
@@ -63,12 +63,12 @@ def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
 
 
 def path_of(stem: str, profile: str) -> Path:
-    """Where the record of the run that made a notebook's results is kept: beside its tables."""
+    """Return the path of the record of the run that made a notebook's results, next to its tables."""
     return paths.results(profile) / stem / tables.RUN
 
 
 def commit() -> dict[str, Any]:
-    """The commit that is checked out, and whether tracked files differ from it; None of both outside a git checkout."""
+    """Return the checked-out commit and whether tracked files differ from it; both are None outside a git checkout."""
     head = git(paths.ROOT, "rev-parse", "HEAD")
     if head is None:
         return {"commit": None, "modified": None}
@@ -78,12 +78,12 @@ def commit() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, its cores, the threads a computation may take, what torch's kernels use of it, and the system.
+    """Describe processor, cores, the threads a computation may take, the instructions torch's kernels use, and system.
 
-    The processor is told by its name and by its numbers: a virtual machine may call several generations by one name.
-    Only Linux says the numbers; elsewhere they are None.
+    The processor has a name and numbers, since a virtual machine may give several generations the same name. Only Linux
+    reports the numbers; elsewhere they are None.
     """
-    import torch  # late: a run starts without
+    import torch  # imported late: a run starts without it
 
     described = _described()
     return {
@@ -98,7 +98,7 @@ def machine() -> dict[str, Any]:
 
 
 def inputs(stem: str, profile: str) -> dict[str, str]:
-    """Hash (or, of a model on the Hub, the commit) of what a notebook reads, by path, package or name."""
+    """Hash what a notebook reads, by path, package or name; a model on the Hub has its commit instead."""
     run_profile = settings.read(profile)
     files = [paths.NOTEBOOKS / f"{stem}.py", *run_profile.files]
     if "claims" in stem:
@@ -116,24 +116,24 @@ def inputs(stem: str, profile: str) -> dict[str, str]:
 
 
 def outputs(stem: str, profile: str) -> list[Path]:
-    """The result and the figures of a notebook that are there."""
+    """List the existing tables and figures of a notebook."""
     folder = paths.results(profile)
     figures = sorted(paths.figures(profile).glob(f"{stem}_*.*"))
     return [*sorted((folder / stem).glob("*.csv")), *figures]
 
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of files that are there, by their paths from the project's root."""
+    """Compute SHA-256 of those files that exist, by their paths from the project's root."""
     return {_name(file): digest(file) for file in files if file.is_file()}
 
 
 def _name(file: Path) -> str:
-    """A path from the project's root, so that no record carries a path of a machine; of others the name alone."""
+    """Return a path from the project's root, or else the file's name alone: no record carries a machine's path."""
     return file.relative_to(paths.ROOT).as_posix() if file.is_relative_to(paths.ROOT) else file.name
 
 
 def _described() -> dict[str, str]:
-    """What Linux says of the first processor, by what it calls it; nothing elsewhere."""
+    """Return Linux's description of the first processor, by field; empty elsewhere."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.is_file():
         return {}
@@ -143,13 +143,13 @@ def _described() -> dict[str, str]:
 
 
 def _in_package(model: Packaged) -> dict[str, str]:
-    """SHA-256 of the files of a model in a package, as they must be, by the package's requirement and their names."""
+    """Return the pinned SHA-256 of a packaged model's files, by the package's requirement and file name."""
     weights = Path(model.weights).name
     return {f"{model.requirement}: {below or weights}": sha256 for below, sha256 in model.sha256.items()}
 
 
 def _hub_commit(source: str) -> str:
-    """The commit of a Hub model as it lies in the cache."""
+    """Return the commit of a Hub model in the cache."""
     name, revision = with_revision(source)
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
     if revision is not None and (folder / "snapshots" / revision).is_dir():
@@ -159,7 +159,7 @@ def _hub_commit(source: str) -> str:
 
 
 def _rows_hash(capture: Path) -> str:
-    """SHA-256 of the token rows of a capture, as its metadata says."""
+    """Read the SHA-256 of a capture's token rows from its metadata."""
     try:
         with safe_open(capture, "np") as stored:
             return json.loads(stored.metadata()["about"])["sha256"]["rows"]

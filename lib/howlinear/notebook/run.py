@@ -1,11 +1,11 @@
-"""What a notebook's first and last cells ask for: models, corpora and captures by name, and where results go.
+"""A notebook's view of its run: models, corpora and captures by name, and where results go.
 
 A notebook is a py:percent text under `notebooks/`. In Jupyter it runs as it is; unattended, `execute` runs it. Captures
 are made once and kept.
 
-To try something does not change what the project has on record. A notebook writes to `results/` and `figures/` only
-where the environment says `HOWLINEAR_RECORD=1`, as the pipeline and `howlinear notebook --record` have it; whoever runs
-one otherwise, in Jupyter or by `howlinear notebook`, finds its numbers and figures in `build/scratch/<profile>`.
+Trying something out does not change what the project has on record. A notebook writes to `results/` and `figures/` only
+if `HOWLINEAR_RECORD=1` is set in the environment, as the pipeline and `howlinear notebook --record` do; otherwise, in
+Jupyter or by `howlinear notebook`, its numbers and figures go to `build/scratch/<profile>`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class Run:
         stem: name of the notebook, as in `02_ceilings`.
         profile: name of the profile.
         models: short name → folder or Hub id.
-        beside: names of those that only some notebooks look at, this one among them.
+        beside: names of the additional models, which this notebook measures and not every other does.
         corpora: short names of corpora; the first is the main one.
         rows: token rows per block, a quarter of them held out.
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn.
-        sample: rows kept as they are per block.
-        user_texts: short name → path, of those corpora that are texts of the user's own.
+        sample: raw rows kept per block.
+        user_texts: short name → path, for the corpora that are the user's own texts.
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
         tables: what this run has found so far: name → table, as it will be on disk.
-        constant: model → corpus → the blocks that are left out of it, since they write the same output on every row, or
-            in every document fold but one.
+        constant: model → corpus → the blocks that are left out, since their output is the same on every row, or in
+            every document fold but one.
     """
 
     stem: str
@@ -83,17 +83,17 @@ class Run:
         return replace(load_corpus(self.user_texts.get(name, name), model, folder=self.texts), name=name)
 
     def capture_path(self, name: str, corpus: str) -> Path:
-        """Where the capture of a model on a corpus is kept."""
+        """Return the path of the capture of a model on a corpus."""
         folder = paths.inside(paths.build(self.profile) / "captures", name)
         return paths.inside(folder, f"{corpus}.safetensors")
 
     def capture(self, name: str, corpus: str | None = None) -> Stored:
-        """The capture of a model on a corpus, the main one by default; made now if it is not there or out of date.
+        """Load the capture of a model on a corpus, the main one by default; make it first if missing or out of date.
 
-        Its blocks are those whose outputs vary; `save` keeps which others there are, and the answer says so.
+        It holds the blocks whose outputs vary; `save` records which blocks are left out, and the answer says so.
 
-        In the pipeline it is always there: the Snakefile has `make_capture` called first whenever weights, sizes or
-        code changed. The check here is for whoever runs a notebook by hand.
+        In the pipeline the capture always exists: the Snakefile has `make_capture` called first whenever weights, sizes
+        or code changed. The check here is for notebooks that are run outside the pipeline.
         """
         corpus = corpus or self.corpora[0]
         path = self.capture_path(name, corpus)
@@ -105,7 +105,7 @@ class Run:
         return stored
 
     def make_capture(self, name: str, corpus: str) -> Path:
-        """Capture a model on a corpus of the run profile, whatever is there already; the file's path."""
+        """Capture a model on a corpus of the run profile, replacing any earlier capture; return the file's path."""
         if corpus not in self.corpora:
             raise InputError(f"profile {self.profile} has no text {corpus!r}: {', '.join(self.corpora)}")
         model = self.model(name)
@@ -131,11 +131,11 @@ class Run:
         return {"rows": self.rows, "seq_len": self.seq_len, "seed": self.seed, "sample": self.sample}
 
     def _sources(self, name: str, corpus: str) -> list[str]:
-        """The model and the text that are called so in this run profile."""
+        """Return the sources of the model and the text with these short names."""
         return [settings.from_root(source) for source in (self.models[name], self.user_texts.get(corpus, corpus))]
 
     def _is_fresh(self, path: Path, name: str, corpus: str) -> bool:
-        """Whether a capture is there, of these sizes and sources, and newer than local weights and texts."""
+        """Return whether a capture exists, has these sizes and sources, and is newer than local weights and texts."""
         if not path.exists():
             return False
         about = about_capture(path)
@@ -151,23 +151,23 @@ class Run:
 
     @property
     def results(self) -> Path:
-        """Folder to read other notebooks' results from: those on record; of a run profile without any, scratch."""
+        """Folder to read other notebooks' results from: the record, or scratch if nothing is on record."""
         on_record = paths.results(self.profile)
         return on_record if self.recorded or on_record.is_dir() else paths.scratch(self.profile) / "results"
 
     def record(self, name: str, table: pd.DataFrame) -> pd.DataFrame:
-        """Keep a tidy table for the results, and give it back as it will be read from disk: figures show that one.
+        """Keep a tidy table for the results and return it as it will be read from disk, for figures to show.
 
-        Its columns, keys and quantities, are in the data dictionary `files/columns.yaml`; refused as by
+        Its columns, keys and quantities, must be in the data dictionary `files/columns.yaml`; errors are those of
         `tables.as_recorded`.
         """
         self.tables[name] = tables.as_recorded(table, self.stem, name)
         return self.tables[name]
 
     def record_held_out(self, texts: Mapping[str, Mapping[str, TokenRows]]) -> pd.DataFrame:
-        """Say, and keep, on how much text costs are measured: its intervals are as wide as documents are few.
+        """Print and record on how much text costs are measured: the fewer documents, the wider the intervals.
 
-        Of model → text → rows the held-out side counts.
+        `texts` maps model → text → rows, whose held-out side counts.
         """
         found = [
             {"model": model, "corpus": corpus, "cost_rows": rows.held_out.count, "documents": rows.held_out.documents}
@@ -193,12 +193,12 @@ class Run:
 
     @property
     def results_path(self) -> Path:
-        """Where the notebook's tables are kept: in the record, or below scratch."""
+        """Folder of the notebook's tables: in the record, or below scratch."""
         folder = paths.results(self.profile) if self.recorded else paths.scratch(self.profile) / "results"
         return paths.inside(folder, self.stem)
 
     def answer(self) -> None:
-        """Show what the recorded results of this run profile say, before this run has found anything."""
+        """Show the answer of this run profile's recorded results, before this run has found anything."""
         later = "When this notebook has run to its end, the answer stands here and under *What we learned*."
         recorded = paths.inside(self.results, self.stem)
         if not recorded.is_dir():
@@ -212,7 +212,7 @@ class Run:
         display(Markdown(text), display_id=self._answer_id)
 
     def conclusion(self) -> None:
-        """Show what this run has just saved says, here and where `answer` stands, and a reply to each prediction."""
+        """Show the answer of the results just saved, here and in the output of `answer`; reply to each prediction."""
         found = prose.describe(tables.read(self.results_path))
         answer = _listed(found.answer)
         numbered = [f"{number}. {reply}" for number, reply in enumerate(found.replies, 1)]
@@ -220,22 +220,22 @@ class Run:
         display(Markdown(f"{answer}\n\n**Your predictions.**\n\n" + "\n".join(numbered)))
 
     def questions(self) -> None:
-        """Show questions to test oneself with; the answer to each, of what this run has saved, is folded below it."""
+        """Show questions for self-testing, each with the answer from this run's saved results folded below it."""
         asked = prose.describe(tables.read(self.results_path)).questions
         folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
         display(Markdown(_with_key(folded)))
 
     def shown(self, table: pd.DataFrame, otherwise: str) -> pd.DataFrame | Markdown:
-        """A table, or where it has no row one sentence that says why."""
+        """Return the table, or if it has no row the sentence `otherwise` that says why."""
         return table if len(table) else Markdown(otherwise)
 
     def folded(self, title: str, table: pd.DataFrame) -> None:
-        """Show a long table, whole, when one opens it by its title."""
+        """Show a long table in full, folded under its title."""
         display(HTML(f"<details><summary>{escape(title)}</summary>{table.to_html(max_rows=None)}</details>"))
 
     @property
     def _answer_id(self) -> str:
-        """By which a notebook finds the output of its cell `answer` again."""
+        """Display id of the output of `answer`, by which `conclusion` updates it."""
         return f"{self.stem}-answer"
 
     def figure(self, figure: Figure, name: str) -> Path:
@@ -245,17 +245,17 @@ class Run:
 
 
 def _listed(sentences: list[str]) -> str:
-    """Sentences as a list in Markdown, with a word on what their brackets hold."""
+    """Format sentences as a Markdown list, with a note on what square brackets hold."""
     return _with_key("\n".join(f"- {sentence}" for sentence in sentences))
 
 
 def _with_key(text: str) -> str:
-    """A text in Markdown, with a word on what its brackets hold."""
+    """Append to a Markdown text with square brackets a note on what they hold."""
     return f"{text}\n\nSquare brackets hold 95 % intervals." if "[" in text else text
 
 
 def _folded(number: int, question: str, answer: str) -> str:
-    """A question with its answer, which shows when one opens it; both as Markdown has them, between blank lines."""
+    """Format a question with its answer folded below it, between blank lines so that it is read as Markdown."""
     return f"<details><summary>{number}. {escape(question)}</summary>\n\n{answer}\n\n</details>"
 
 

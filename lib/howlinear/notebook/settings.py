@@ -1,8 +1,8 @@
-"""Run profiles: which models and texts a run is about and how many rows, read from a YAML file and checked.
+"""Run profiles: the models and texts of a run and its number of rows, read from a YAML file and checked.
 
-The project's lie in `profiles/`, one's own in `build/profiles` or anywhere. One that says `extends: lesson`, or names a
-file there, states only what differs. Whoever needs a run profile (notebooks, the pipeline, the command line) reads it
-here, and finds every path in full and a short name for every model and text, by which files and tables go.
+The project's profiles are in `profiles/`, the user's own in `build/profiles` or anywhere. A profile that extends
+another, as in `extends: lesson` or with a file instead of the name, states only what differs. Notebooks, the pipeline
+and the command line read profiles here, with full paths and a short name for every model and text in files and tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from howlinear.text.library import PAPERS
 from howlinear.text.plain import files_below
 
 RECORD = "HOWLINEAR_RECORD"
-"""The variable of the environment that has a notebook's results and figures recorded, if it is 1."""
+"""Environment variable: a notebook's results and figures are recorded if it is 1."""
 
 CAPTURE = "capture"
 """The step of the pipeline that makes the captures."""
@@ -38,21 +38,21 @@ Name = Annotated[str, StringConstraints(pattern=r"[^/. ]")]  # more than dots an
 
 
 class RunProfile(BaseModel):
-    """What a run profile holds.
+    """Content of a run profile.
 
     Attributes:
         models: folders, embedded models or Hub ids, with or without `@` and a revision.
-        beside: another model → the notebooks that look at it as well.
+        beside: additional model → the notebooks that measure it as well.
         corpora: names of corpora, or paths of texts; the first is the main one.
         rows: token rows per corpus, a quarter of them held out.
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn, and every fit that starts at random.
-        sample: rows per block kept as they are.
-        texts: a folder with the paper's texts, see `text.library`; None: the one that `HOWLINEAR_TEXTS` names, or they
-            are fetched.
+        sample: raw rows kept per block.
+        texts: folder with the paper's texts, see `text.library`; None: the folder that `HOWLINEAR_TEXTS` names, or else
+            they are downloaded.
         notebooks: which notebooks the pipeline runs; None: all of them.
-        parameters: notebook → parameters of its own that this profile gives it, where they are not given by hand.
-        memory: step of the pipeline → MB that its process takes, where several together are too much for a laptop.
+        parameters: notebook → its parameters on this profile, unless they are given explicitly.
+        memory: step of the pipeline → MB that its process takes, if several at once are too much for a laptop.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -73,47 +73,47 @@ class RunProfile(BaseModel):
 
     @property
     def path(self) -> Path:
-        """The file that it was read from."""
+        """File that the profile was read from."""
         return self._files[0]
 
     @property
     def files(self) -> list[Path]:
-        """That file, the one that it extends, and so on."""
+        """The profile's own file, the file that it extends, and so on."""
         return self._files
 
     @property
     def name(self) -> str:
-        """What results and figures go by: the file's name, in letters that are safe in a path."""
+        """Name of the profile in results and figures: the file's stem, in characters that are safe in a path."""
         return _safe(self.path.stem)
 
     @property
     def own(self) -> bool:
-        """Whether it is one of the user's own, of which nothing is recorded, and none of the project's."""
+        """Whether the profile is the user's own, whose runs are never recorded, and not the project's."""
         return self.path.parent != Path(paths.PROFILES)
 
     @property
     def models_by_name(self) -> dict[str, str]:
-        """Short name → model, as `load_model` takes it: those that every notebook looks at."""
+        """Short name → model (see `load_model`), for the models that every notebook measures."""
         return self.models_of("")
 
     def models_of(self, stem: str) -> dict[str, str]:
-        """The same with those that one notebook looks at beside; of `CAPTURE`, all that any looks at."""
+        """Return `models_by_name` with a notebook's additional models, or for `CAPTURE` with all additional models."""
         beside = [source for source, stems in self.beside.items() if stem == CAPTURE or stem in stems]
         return _by_short_name((source, _last_part(source)) for source in [*self.models, *beside])
 
     @property
     def corpora_by_name(self) -> dict[str, str]:
-        """Short name → corpus, as `load_corpus` takes it; a text of the user's is never called as a built-in one."""
+        """Short name → corpus (see `load_corpus`); a user's text never has the name of a built-in one."""
         named = ((source, source if source in BUILT_IN else Path(source).stem) for source in self.corpora)
         return _by_short_name(named, reserved=BUILT_IN)
 
 
 def read(profile: str | Path) -> RunProfile:
-    """Read a run profile, with what it extends, and check it.
+    """Read a run profile, with the profiles it extends, and check it.
 
-    It is given by its path, or by the name, without suffix, of a file in `profiles/` or else in `build/profiles`.
-    Refused are a profile or text that is not there, a key that is missing, unknown or of the wrong kind, and a profile
-    that extends itself or is called as another is.
+    It is given by path, or by the name, without suffix, of a file in `profiles/` or else in `build/profiles`. A missing
+    profile or text, a missing or unknown key or one of the wrong kind, a profile that extends itself, and a user's
+    profile with the name of one of the project's are refused.
     """
     path = _find(str(profile), Path.cwd())
     content, files = _with_what_it_extends(path)
@@ -128,10 +128,10 @@ def read(profile: str | Path) -> RunProfile:
 
 
 def with_own(profile: str, model: str | None = None, corpus: str | None = None) -> RunProfile:
-    """A run profile with a model or a text of the user's in the place of its own; it is kept in `build/profiles`.
+    """Derive a run profile with the user's model or text in place of its own, and keep it in `build/profiles`.
 
-    A model is a folder or file, an id of the Hub, or a name; a text is a file, a folder of texts, or a name. All that
-    `read` refuses is refused here.
+    A model is a folder or file, a Hub id, or a name; a text is a file, a folder of texts, or a name. Errors are those
+    of `read`.
     """
     base = read(profile)
     own = {"models": [whole(model)]} if model else {}
@@ -141,7 +141,7 @@ def with_own(profile: str, model: str | None = None, corpus: str | None = None) 
     content = {"extends": str(base.path)} | own
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     names = "-".join([base.name, *(Path(source).stem for [source] in own.values())])
-    digest = hashlib.sha256(text.encode()).hexdigest()[:6]  # two folders may be called the same
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]  # two folders may have the same name
     path = Path(paths.OWN_PROFILES) / f"{_safe(names)[: LONGEST_NAME - 7]}-{digest}.yaml"
     if not path.is_file():
         atomic.write_text(path, text)
@@ -149,19 +149,19 @@ def with_own(profile: str, model: str | None = None, corpus: str | None = None) 
 
 
 def whole(source: str) -> str:
-    """The whole path of a file or folder that is there; a name as it is."""
+    """Return the full path of an existing file or folder; a name is returned as it is."""
     path = Path(os.path.expanduser(source))
     return str(path.absolute()) if path.exists() else source
 
 
 def from_root(source: str) -> str:
-    """A model or text as the project's files may tell of it: a path in the project from its root, the rest as it is."""
+    """Name a model or text for the project's files: a path in the project from its root, anything else as it is."""
     path = Path(source)
     return path.relative_to(paths.ROOT).as_posix() if path.is_relative_to(paths.ROOT) else source
 
 
 def files_of(corpus: str) -> list[Path]:
-    """The files that a text of the user's is read from: itself, or all in its folder; none of a built-in corpus."""
+    """List the files that a user's text is read from: itself, or all in its folder; none for a built-in corpus."""
     if corpus in BUILT_IN:
         return []
     path = Path(corpus)
@@ -172,7 +172,7 @@ def files_of(corpus: str) -> list[Path]:
 
 
 def _find(profile: str, folder: Path) -> Path:
-    """The file of a run profile, by its name or by its path, from `folder` where that is relative."""
+    """Find the file of a run profile by name or by path; a relative path starts from `folder`."""
     if "/" in profile or profile.endswith((".yaml", ".yml")):
         path = _absolute(profile, folder)
         if not os.path.isfile(path):
@@ -187,7 +187,7 @@ def _find(profile: str, folder: Path) -> Path:
 
 
 def _with_what_it_extends(path: Path) -> tuple[dict[str, Any], list[Path]]:
-    """The keys of a file over those of the one that it extends, and so on; and all these files."""
+    """Merge a file's keys over those of the file it extends, and so on; return them and all these files."""
     chain = [path]
     content = _read_yaml(path)
     while "extends" in content:
@@ -196,14 +196,14 @@ def _with_what_it_extends(path: Path) -> tuple[dict[str, Any], list[Path]]:
             raise InputError(f"profile {path.stem} extends itself: {' → '.join(file.stem for file in (*chain, base))}")
         chain.append(base)
         inherited = _read_yaml(base)
-        if "models" in content:  # other models have none beside them
+        if "models" in content:  # additional models belong to the models that are replaced
             inherited.pop("beside", None)
         content = _over(inherited, content)
     return content, chain
 
 
 def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Keys with changes to them; in a key that holds keys itself, as `parameters`, only those named are changed."""
+    """Merge changes into keys; in a nested key such as `parameters`, only the keys named are changed."""
     merged = base | changes
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(base.get(key), dict):
@@ -225,9 +225,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _with_whole_paths(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Models, corpora and the folder of texts of a file by their whole paths, which hold wherever it is extended.
+    """Return a file's models, corpora and folder of texts by full path, which holds wherever the file is extended.
 
-    What cannot be one is left as it is, for the check of the whole profile to name; an absent text is refused.
+    Invalid entries are left as they are, for the check of the whole profile to report; an absent text is refused.
     """
     whole = {}
     for key, located in (("models", _locate_model), ("corpora", _locate_corpus)):
@@ -241,17 +241,17 @@ def _with_whole_paths(content: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _locate_model(source: str, profile: Path) -> str:
-    """The whole path of a folder or file; a name or Hub id as it is."""
+    """Return the full path of a folder or file; a name or Hub id is returned as it is."""
     there = _existing(source, profile)
     if there is None and source.startswith(("~/", "/", "./", "../")):
         return str(_absolute(source, profile.parent))
-    if there is None and source.startswith(("models/", "build/")):  # to be made yet
+    if there is None and source.startswith(("models/", "build/")):  # not made yet
         return str(_absolute(source, paths.ROOT))
     return there or source
 
 
 def _locate_corpus(source: str, profile: Path) -> str:
-    """The whole path of a text; a name as it is."""
+    """Return the full path of a text; a name is returned as it is."""
     if source in BUILT_IN:
         return source
     there = _existing(source, profile)
@@ -261,11 +261,11 @@ def _locate_corpus(source: str, profile: Path) -> str:
             f"profile {profile.stem}: no text {source}, which would be {where}; give a path, or one of "
             f"{', '.join(BUILT_IN)}"
         )
-    return there or source  # a name that is unknown is refused where it is read
+    return there or source  # an unknown name is refused when it is loaded
 
 
 def _existing(source: str, profile: Path) -> str | None:
-    """The whole path of what is there, beside a profile or else in the project."""
+    """Return the full path of what exists next to a profile, or else in the project."""
     if not source.strip("/. "):
         return None
     for folder in (profile.parent, paths.ROOT):
@@ -280,12 +280,12 @@ def _absolute(path: str, folder: Path) -> Path:
 
 
 def _by_short_name(sources: Iterable[tuple[str, str]], reserved: Collection[str] = ()) -> dict[str, str]:
-    """Short name → source, from each source and what it would be called; `reserved` are names of sources called so.
+    """Map short names to sources, given pairs of a source and its preferred name.
 
-    Where two would share a name, each has a hash of its source behind it.
+    Sources that would share a name get a hash appended; a name in `reserved` is kept for the source of that name.
     """
     names = {source: _safe(name) for source, name in sources}
-    times = Counter(name.casefold() for name in names.values())  # some file systems know no capitals
+    times = Counter(name.casefold() for name in names.values())  # some file systems ignore case
     by_name = {}
     for source, name in names.items():
         if source not in reserved and (times[name.casefold()] > 1 or name.casefold() in reserved):
@@ -295,13 +295,13 @@ def _by_short_name(sources: Iterable[tuple[str, str]], reserved: Collection[str]
 
 
 def _last_part(source: str) -> str:
-    """What a model is called: the last part of its path or Hub id, without a revision."""
+    """Return a model's preferred name: the last part of its path or Hub id, without a revision."""
     name, _ = with_revision(source)
     return name.rstrip("/").split("/")[-1]
 
 
 def _safe(name: str) -> str:
-    """A name for files: letters, digits and single marks, none of them at the beginning."""
+    """Make a name safe for files: letters, digits and single marks, no mark at the beginning."""
     return re.sub(r"[^\w.+-]+", "-", name).strip(".-+")[:LONGEST_NAME] or "unnamed"
 
 
@@ -309,7 +309,7 @@ def _safe(name: str) -> str:
 
 
 def _first_fault(name: str, content: dict[str, Any], error: ValidationError) -> str:
-    """One line for a user: what is missing, or else the first key that cannot be used, what it is and what to give."""
+    """Write one line for the user: the missing keys, or else the first invalid key, its value and what to give."""
     faults = error.errors()
     missing = sorted(".".join(map(str, fault["loc"])) for fault in faults if fault["type"] == "missing")
     if missing:
