@@ -1,11 +1,11 @@
 """One training loop: AdamW with warm-up and cosine, checkpoints, resume, and R²_lin on the way.
 
-The recipe of small GPTs (cf. nanoGPT, `train.py`). What a step sees depends on seed and step alone, so a run that was
-stopped ends with the weights of one that was not.
+The recipe of small GPTs (cf. nanoGPT, `train.py`). The batch of a step depends on seed and step alone, so a resumed run
+ends with the weights of an uninterrupted one.
 
 The trajectories that come with the project (`models/*/trajectory.json`, `models/twins`) were measured on documents that
 were drawn file by file and split one by one; a new training is measured on rows as they are drawn and split now, by
-folder (`text.documents`). The weights do not hang on it.
+folder (`text.documents`). The weights do not depend on this.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from howlinear.text.rows import TokenRows
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a mini is trained; 2,000 steps of 4,096 tokens are 8.2 million tokens."""
+    """Settings for training a mini; 2,000 steps of 4,096 tokens are 8.2 million tokens."""
 
     steps: int = 2_000
     batch: int = 32
@@ -41,13 +41,13 @@ class Recipe:
     warm_up: int = 100
     weight_decay: float = 0.1
     seed: int = 0
-    stream: int = 5_000_000  # training tokens at most per corpus
+    stream: int = 5_000_000  # most training tokens per corpus
     bfloat16: bool = True  # autocast; on processors without matrix units for it, float32 is faster
-    dtype: str = "float32"  # of weights, gradients and loss; in float64 two processors stay together step after step
-    first_token: int | None = None  # that every sequence begins with, so that attention has a place to rest
+    dtype: str = "float32"  # of weights, gradients and loss; in float64, runs on two processors agree step by step
+    first_token: int | None = None  # begins every sequence, so that attention has a place to rest
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
+        """Refuse settings that cannot be trained with."""
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"training in {self.dtype!r}: use float32 or float64")
         if self.bfloat16 and self.dtype == "float64":
@@ -63,12 +63,12 @@ def train(
     compiled: bool = False,
     beside: Callable[[PreTrainedModel], dict] | None = None,
 ) -> list[dict]:
-    """Train a model in place, on its device, or go on from `checkpoint`, and measure it at log-spaced steps.
+    """Train a model in place, on its device, or resume from `checkpoint`, and measure it at log-spaced steps.
 
-    Every corpus of the stream, one long row of token ids, gives the same share of a batch. The state is kept in the
-    checkpoint every hundred steps. `compiled` has `torch.compile` fuse the step, for which a CPU needs a C++ compiler;
-    `beside` says what else to record of the model whenever it is measured. The trajectory holds, per measured step, its
-    training loss (smoothed), held-out perplexity and R²_lin.
+    Every corpus of the stream, one long row of token ids, gives the same share of a batch. The state is written to the
+    checkpoint every hundred steps. `compiled` lets `torch.compile` fuse the step, which on a CPU needs a C++ compiler;
+    `beside` returns what else to record of the model whenever it is measured. The returned trajectory holds, per
+    measured step, the training loss (smoothed), held-out perplexity and R²_lin.
     """
     model.to(getattr(torch, recipe.dtype))
     optimiser = adamw(model, recipe)
@@ -87,7 +87,7 @@ def train(
 
     step_loss = loss_of(model, recipe, compiled)
     measured_steps = set(log_spaced(recipe.steps))
-    # a notebook's reader may be slower than the steps, so the bar is not drawn at each
+    # the front end of a notebook may be slower than the steps, so the bar is not drawn at each step
     bar = tqdm(range(start, recipe.steps + 1), initial=start, total=recipe.steps, unit="step", mininterval=1)
     for step in bar:
         recorded = bool(trajectory) and trajectory[-1]["step"] >= step
@@ -117,13 +117,13 @@ def train(
 
 
 def loss_of(model: PreTrainedModel, recipe: Recipe, compiled: bool = False) -> Callable[[Tensor], Tensor]:
-    """Token ids, shape (batch, seq_len) → mean cross-entropy of the next token, in the recipe's precision."""
+    """Build the loss: token ids, shape (batch, seq_len) → mean next-token cross-entropy, in the recipe's precision."""
     dtype = getattr(torch, recipe.dtype)
     bfloat16 = recipe.bfloat16
 
     def loss(ids: Tensor) -> Tensor:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bfloat16):
-            # not by `models.forward`, which runs what is compiled as it was written
+            # not through `models.forward`, which runs compiled code uncompiled
             predictions = model(input_ids=ids, use_cache=False).logits[:, :-1]
         predictions = predictions.to(dtype)  # autocast leaves them in bfloat16
         return cross_entropy(predictions.flatten(0, 1), ids[:, 1:].flatten())
@@ -139,7 +139,7 @@ def take_step(
     step: int,
     recipe: Recipe,
 ) -> float:
-    """One step of AdamW at this step's rate; the loss of its batch."""
+    """Take one step of AdamW at this step's learning rate; return the loss of its batch."""
     # gradient of the batch, one micro batch at a time
     model.train()
     ids = batch_at(stream, step, recipe).to(model.device)
@@ -155,11 +155,11 @@ def take_step(
         group["lr"] = rate_at(step, recipe)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    return sum(float(loss) for loss in losses)  # a GPU is waited for once, when it has all of a step to do
+    return sum(float(loss) for loss in losses)  # waits for a GPU once, after the whole step was queued
 
 
 def batch_at(stream: dict[str, Tensor], step: int, recipe: Recipe) -> Int64[Tensor, "batch seq_len"]:
-    """The sequences of a step: a function of seed and step alone, so that a resumed run sees the same."""
+    """Draw the sequences of a step, a function of seed and step alone, so that a resumed run sees the same."""
     generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
     sequences_each = recipe.batch // len(stream)
     opening = [] if recipe.first_token is None else [recipe.first_token]
@@ -175,7 +175,7 @@ def batch_at(stream: dict[str, Tensor], step: int, recipe: Recipe) -> Int64[Tens
 
 
 def rate_at(step: int, recipe: Recipe) -> float:
-    """Learning rate: linear warm-up, then a cosine to a tenth of the peak."""
+    """Compute the learning rate: linear warm-up, then a cosine to a tenth of the peak."""
     if step < recipe.warm_up:
         return recipe.peak * (step + 1) / recipe.warm_up
     progress = (step - recipe.warm_up) / max(1, recipe.steps - recipe.warm_up)
@@ -183,7 +183,7 @@ def rate_at(step: int, recipe: Recipe) -> float:
 
 
 def log_spaced(steps: int) -> list[int]:
-    """Steps 0, 1, 2, 3, 4, 6, 8, 11, …, `steps`: two to a doubling."""
+    """List the steps 0, 1, 2, 3, 4, 6, 8, 11, …, `steps`: two per doubling."""
     spaced = {0, steps}
     for half_doubling in range(2 * max(1, steps).bit_length()):
         step = round(2 ** (half_doubling / 2))
@@ -193,7 +193,7 @@ def log_spaced(steps: int) -> list[int]:
 
 
 def adamw(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW that decays matrices, and neither biases nor the weights of norms."""
+    """Build an AdamW with weight decay on matrices, but not on biases and the weights of norms."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     groups = [
@@ -219,7 +219,7 @@ def _read(checkpoint: Path, device: torch.device) -> dict:
 
 
 def _snapshot(model: PreTrainedModel, rows: TokenRows, step: int, loss: float | None) -> dict:
-    """What the trajectory records of a step: also how many rows are massive, and R²_lin of all others."""
+    """Measure a step for the trajectory, with the number of massive rows and R²_lin of all other rows."""
     profile = measure(model, rows)
     return {
         "step": step,

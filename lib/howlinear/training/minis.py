@@ -1,8 +1,8 @@
 """The embedded models: three families from one factory, trained here and shipped.
 
-12 blocks of width 128, context 128, one byte-level BPE of 4,096 trained on `docs` and `code`. They are small,
-but they are real: plain Hugging Face folders that load through the same code as any other model. The same families
-at the paper's own width of 768, `wide-gpt2` and so on, are for those who have a GPU: they stay under `build/wide`.
+They have 12 blocks of width 128, context 128 (256 in `mini-sink`), and a byte-level BPE of 4,096 trained on `docs` and
+`code`. They are small but real: plain Hugging Face folders that load through the same code as any other model. The same
+families at the paper's own width of 768, `wide-gpt2` and so on, are for users with a GPU and stay under `build/wide`.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def new_model(
     vocabulary: int = 4_096,
     dtype: torch.dtype = torch.float32,
 ) -> PreTrainedModel:
-    """A freshly initialised mini, by a name of `FACTORY`, `GROWN` or `WIDE`.
+    """Build a freshly initialised mini, given by a name in `FACTORY`, `GROWN` or `WIDE`.
 
     The residual stream is 128 wide by default, or 768 in a wide model; the FFN is four times as wide, as in the paper's
-    models. Weights are drawn in `dtype`: float32 draws differ in their last digit between processors. No more tokens
-    are read than the model is trained on.
+    models. Weights are drawn in `dtype`: float32 draws differ in their last digit between processors. The context is
+    the sequence length of the training recipe.
     """
     families = FACTORY | GROWN | WIDE
     if name not in families:
@@ -98,7 +98,7 @@ def _llama(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedMod
 
 
 def _sizes(blocks: int, width: int, context: int) -> dict[str, int]:
-    """The sizes of a model as most configs name them."""
+    """Return the sizes of a model under the names that most configs use."""
     return {
         "num_hidden_layers": blocks,
         "hidden_size": width,
@@ -109,7 +109,7 @@ def _sizes(blocks: int, width: int, context: int) -> dict[str, int]:
 
 
 def _heads(width: int) -> int:
-    """Heads of 64 dimensions at the paper's width, as its models have, and of 32 in a small model."""
+    """Return the number of heads: of 64 dimensions at the paper's width, as in its models, and of 32 in a small one."""
     return width // (64 if width >= 512 else 32)
 
 
@@ -117,23 +117,23 @@ FACTORY = {"mini-gpt2": _gpt2, "mini-pythia": _pythia, "mini-llama": _llama}
 GROWN = {"mini-sink": _llama}
 WIDE = {"wide-gpt2": _gpt2, "wide-pythia": _pythia, "wide-llama": _llama}
 WIDE_RECIPE = Recipe(batch=128, micro_batch=128, peak=6e-4, warm_up=200)
-"""For models of 88 to 116 million parameters on a GPU: 2,000 steps of 16,384 tokens; a laptop takes minutes a step."""
+"""For models of 88 to 116 million parameters on a GPU: 2,000 steps of 16,384 tokens, minutes per step on a laptop."""
 SINK_RECIPE = Recipe(steps=2_257, batch=64, micro_batch=64, seq_len=256, peak=8e-3, warm_up=200, first_token=0)
-"""What brings a massive activation forth by itself: one fixed first token, a high rate, 37 million tokens.
+"""Recipe that makes a massive activation emerge by itself: one fixed first token, a high rate, 37 million tokens.
 
-After Gu et al. (2024). `results/bench/sinks.json` has what grew by it and by two other recipes on one GPU.
+After Gu et al. (2024). `results/bench/sinks.json` has what emerged from it and from two other recipes on one GPU.
 """
 
 
 def recipe_of(name: str) -> Recipe:
-    """How a mini is trained."""
+    """Return the training recipe of a mini."""
     if name in GROWN:
         return SINK_RECIPE
     return WIDE_RECIPE if name in WIDE else Recipe()
 
 
 def new_tokenizer(documents: Iterator[str], vocabulary: int = 4_096) -> PreTrainedTokenizerFast:
-    """A byte-level BPE trained on `documents`."""
+    """Train a byte-level BPE on `documents`."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -147,7 +147,7 @@ def new_tokenizer(documents: Iterator[str], vocabulary: int = 4_096) -> PreTrain
 
 
 def opening_texts(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """The same tokenizer, but one that begins every text with its BOS, as LLaMA's does."""
+    """Copy a tokenizer so that it begins every text with its BOS, as LLaMA's does."""
     bpe = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     bpe.post_processor = processors.TemplateProcessing(
         single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, tokenizer.bos_token_id)]
@@ -156,7 +156,7 @@ def opening_texts(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast
 
 
 def training_stream(folder: Path, recipe: Recipe) -> tuple[PreTrainedTokenizerFast, dict[str, Tensor]]:
-    """Tokenizer and one long row of token ids per training corpus, made once and kept in `folder`."""
+    """Return the tokenizer and one long row of token ids per training corpus, made once and kept in `folder`."""
     path = folder / "stream.safetensors"
     if not path.exists():
         documents = {name: list(model_documents(name)) for name in TRAINED_ON}
@@ -169,7 +169,7 @@ def training_stream(folder: Path, recipe: Recipe) -> tuple[PreTrainedTokenizerFa
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str], limit: int) -> Int64[Tensor, " n"]:
-    """Documents one after the other, each with its end of text, up to `limit` tokens."""
+    """Tokenise documents into one long row, each with its end-of-text token, up to `limit` tokens."""
     ids: list[int] = []
     progress = tqdm(total=limit, unit="tok", unit_scale=True, desc="tokenise")
     for start in range(0, len(texts), 256):
@@ -214,7 +214,7 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
 
 
 def _card(name: str, recipe: Recipe, shipped: PreTrainedModel, last_loss: float) -> str:
-    """The model card, with perplexities of the model as it was read back."""
+    """Write the model card, with perplexities of the model as read back from its folder."""
     held_out = pd.DataFrame(
         {
             "corpus": [f"`{corpus}`" for corpus in OFFLINE],
@@ -242,7 +242,7 @@ def _card(name: str, recipe: Recipe, shipped: PreTrainedModel, last_loss: float)
 
 
 def _command(name: str) -> str:
-    """What trains it again."""
+    """Return the command that trains a mini again."""
     if name in GROWN:
         return f"howlinear minis {name} --device cuda"
     return "make wide" if name in WIDE else "make minis"

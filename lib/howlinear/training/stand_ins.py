@@ -1,9 +1,9 @@
-"""Stand-ins for the paper's models: their shapes and files, random weights, nothing to download.
+"""Stand-ins for the paper's models: their shapes and files with random weights, nothing to download.
 
 `python -m howlinear.training.stand_ins` writes build/rehearsal/models, so that the whole `paper` profile can run at
-d = 768 before there is a network. The configurations are the config.json files of openai-community/gpt2,
-EleutherAI/pythia-160m and JackFram/llama-160m; vocabulary and special ids follow the local tokenizer. Width is what a
-rehearsal is about, and blocks repeat: `make rehearse` takes four of the twelve, `make rehearse BLOCKS=12` all.
+d = 768 without a network. The configurations are the config.json files of openai-community/gpt2,
+EleutherAI/pythia-160m and JackFram/llama-160m; vocabulary and special ids follow the local tokenizer. A rehearsal is
+about the width, and blocks repeat: `make rehearse` takes four of the twelve, `make rehearse BLOCKS=12` all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Legacy:
-    """How the Hub's older files differ: in a part of weights' names, and by a causal mask a block among the weights."""
+    """What differs in the Hub's older files: part of the weights' names, and a causal mask per block among them."""
 
     today: str
     on_the_hub: str
@@ -69,10 +69,10 @@ LEGACY = {
 
 
 def make(name: str, folder: Path, changes: Mapping[str, object]) -> Path:
-    """Make a stand-in, unless it is there as asked for; an interrupted one leaves nothing under its name.
+    """Make a stand-in unless it exists with this configuration; an interrupted run leaves nothing under its name.
 
     Its folder holds config.json, model.safetensors and the embedded models' tokenizer, as on the Hub. `changes` are
-    entries of the configuration to replace, for smaller ones.
+    entries of the configuration to replace, for smaller models.
     """
     if not (TOKENIZER / "tokenizer.json").is_file():
         raise SourceError(f"no tokenizer in {TOKENIZER}: the embedded models bring it, run make minis first")
@@ -97,7 +97,7 @@ def make(name: str, folder: Path, changes: Mapping[str, object]) -> Path:
 
 
 def _weights(config: dict) -> dict[str, torch.Tensor]:
-    """Random weights, the same each time, under the names, and in the precision, of the Hub's file."""
+    """Draw random weights, the same each time, with the names and the precision of the Hub's file."""
     torch.manual_seed(0)
     family = config["model_type"]
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family].from_dict(config))
@@ -114,7 +114,7 @@ def _weights(config: dict) -> dict[str, torch.Tensor]:
 
 
 def resized(name: str, blocks: int = 12, width: int = 768) -> dict[str, int]:
-    """The entries of a configuration that make the model of another size; its heads keep their width of 64 or less."""
+    """Return the configuration entries of another size; heads keep their width, 64 or less."""
     heads = max(1, width // 64)
     if PUBLISHED[name]["model_type"] == "gpt2":
         return {"n_layer": blocks, "n_embd": width, "n_head": heads}
@@ -130,7 +130,7 @@ def main(
     width: Annotated[int, typer.Option(min=16, max=768, help="of the 768; a multiple of 64, or less than 64")] = 768,
     folder: Annotated[Path, typer.Option(help="where to")] = FOLDER,
 ) -> None:
-    """Make the three stand-ins that are not there yet."""
+    """Make those of the three stand-ins that are missing."""
     try:
         for name in PUBLISHED:
             print(make(name, folder, resized(name, blocks, width)))

@@ -1,8 +1,8 @@
 """Twins that differ in one thing only: family × training text × seed, twelve small models from the minis' loop.
 
-The paper compares two models that differ in architecture, data and run all at once. Here every pair that differs
-in one of the three is at hand. `python -m howlinear.training.twins` trains them, or goes on where it stopped; what is
-measured is kept in `models/twins`, the weights are not; see `training.loop` for the rows that it was measured on.
+The paper compares two models that differ in architecture, data and run all at once. Here every pair that differs in one
+of the three is available. `python -m howlinear.training.twins` trains them, or resumes an interrupted training. The
+measurements are kept in `models/twins`, the weights are not; see `training.loop` for the rows that were measured.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SEEDS = (0, 1)
 BLOCKS = 8
 WIDTH = 64
 RECIPE = Recipe(steps=2_400, batch=8, peak=4e-3, warm_up=120, bfloat16=False)
-"""A few minutes a model on two cores: 2,400 steps of 1,024 tokens. Early on, steps count for more than tokens."""
+"""A few minutes per model on two cores: 2,400 steps of 1,024 tokens. Early on, steps matter more than tokens."""
 
 
 @dataclass(frozen=True)
 class Twin:
-    """One of them: a `gpt2` or `pythia` (both GELU) or a `llama` (SwiGLU), trained on `docs` or on `code`.
+    """One of the twins: a `gpt2` or `pythia` (both GELU) or a `llama` (SwiGLU), trained on `docs` or on `code`.
 
-    `seed` is of its initial weights and of the order of its batches.
+    `seed` decides its initial weights and the order of its batches.
     """
 
     family: str
@@ -58,8 +58,8 @@ TWINS = [Twin(family, text, seed) for family, text, seed in product(FAMILIES, TE
 def train_twin(twin: Twin, recipe: Recipe = RECIPE, compiled: bool = True) -> Path:
     """Train one twin, measure it on both texts, and write `models/twins/<name>.json`.
 
-    The trajectory is measured on `docs`, whatever the twin was trained on: all read the same rows. The first of each
-    family also records the degree spectrum on the way, for notebook 10.
+    The trajectory is measured on `docs`, whatever the twin was trained on, so that all read the same rows. The first
+    twin of each family also records the degree spectrum during training, for notebook 10.
     """
     recipe = replace(recipe, seed=twin.seed)
     tokenizer, stream = training_stream(paths.BUILD / "minis", recipe)
@@ -95,7 +95,7 @@ def train_twin(twin: Twin, recipe: Recipe = RECIPE, compiled: bool = True) -> Pa
 
 
 def spectra(model: PreTrainedModel, rows: TokenRows) -> dict:
-    """R²₁ … R²₄ of an early, a middle and a late block, and the median spread of their pre-activations."""
+    """Measure R²₁ … R²₄ of an early, a middle and a late block, and the median spread of their pre-activations."""
     depth = model.config.num_hidden_layers
     blocks = sorted({0, depth // 2, depth - 1})
     spectrum = {}
@@ -107,7 +107,7 @@ def spectra(model: PreTrainedModel, rows: TokenRows) -> dict:
 
 
 def load_twins() -> dict[Twin, dict]:
-    """What was measured of the twins, family by family: one of which no twin was trained is left out.
+    """Load the measurements of the twins; a family of which no twin was trained is left out.
 
     If some twins of a family are missing, or there are fewer than two families, the error says how to make them.
     """
@@ -124,7 +124,7 @@ def _path(twin: Twin) -> Path:
 
 
 def main() -> None:
-    """Train what is not there yet."""
+    """Train the twins that are missing."""
     for twin in TWINS:
         if not _path(twin).is_file():
             print(f"twin {twin.name}", flush=True)
