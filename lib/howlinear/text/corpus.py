@@ -1,9 +1,9 @@
-"""A corpus: one interface for offline domains, public data sets and your own texts; `pack` makes rows of it.
+"""A corpus: one interface for offline domains, public data sets and your own texts; `pack` makes rows from it.
 
-A document's own hash decides whether the embedded models may train on it, so no document that is measured was trained
-on; others of its file may have been. What is measured is for fitting or for scoring by its group, the folder of its
-file (`documents.Document`), so that no file and no folder falls on two sides or into two folds. A document that comes
-of no file is a group of its own. Equal documents are read once.
+A document's own hash decides whether the embedded models may train on it, so no measured document was trained on;
+others of its file may have been. The measured documents are split into train and test by group, the folder of their
+file (`documents.Document`), so that no file and no folder falls on two sides or into two folds. A document without a
+file is a group of its own. Equal documents are read once.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from howlinear.text.streams import AHEAD, documents_of, is_hub_id, is_stream, op
 
 TRAINED_ON = ("docs", "code")
 MODEL_SHARE = 0.8  # of their documents, for training the embedded models
-FIRST = 128  # rows of a stream, which tell whether its rows are enough documents
+FIRST = 128  # rows of a stream to read before deciding whether its rows give enough documents
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Documents and the tokenizer to read them with.
 
-    Special tokens that a document spells (`<s>`, `<|endoftext|>`) are read as the characters they are; see `text.pack`
-    for the end of a document and the BOS.
+    Special tokens spelled out in a document (`<s>`, `<|endoftext|>`) are read as plain characters; see `text.pack` for
+    the end of a document and the BOS.
 
     Attributes:
-        name: what it was loaded as.
+        name: name that it was loaded by.
         tokenizer: turns documents into ids.
         documents: the documents in the text's own order; or a function that yields them in an order that a seed
-            decides, those of a file one after another. A string is a document that comes of no file.
-        reserved: share of the documents that embedded models may train on and nothing measures.
-        note: how the documents were made of the text, in words; empty where there is nothing to say.
-        whole: gives one of the paper's texts as its code reads it; None of others.
+            decides, those of a file one after another. A string is a document without a file.
+        reserved: share of the documents that embedded models may train on and that are never measured.
+        note: how the documents were made from the text, in words; empty if there is nothing to say.
+        whole: function that returns one of the paper's texts as its code reads it; None for other texts.
     """
 
     name: str
@@ -63,10 +63,10 @@ class Corpus:
     whole: Callable[[], str] | None = field(default=None, repr=False)
 
     def rows(self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS) -> TokenRows:
-        """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out; see `pack.pack`.
+        """Pack about `rows` tokens into sequences: three quarters train, one quarter held out; see `pack.pack`.
 
-        Documents are drawn over the files: one of each file in turn, then a second of each that has one, and so on. A
-        text that has fewer rows gives what it has; `note` of what comes back says so.
+        Documents are drawn across files: one from each file in turn, then a second from each that has one, and so on. A
+        text with fewer rows gives what it has; `note` of the returned rows says so.
 
         Args:
             rows: tokens in all, both sides; rounded to whole sequences.
@@ -97,13 +97,13 @@ class Corpus:
             seed: decides where the text begins.
 
         Raises:
-            InputError: the corpus is too small; says how many tokens it has.
+            InputError: the corpus is too small; the message says how many tokens it has.
         """
         measured = self._measured(self.in_order(seed))
         return pack_contiguous(measured, self.tokenizer, self.name, rows, seq_len, tail)
 
     def beginning(self, characters: int, seed: int = 0) -> str:
-        """About so many characters from where the text begins, or all of it; documents are joined by a newline."""
+        """Return about `characters` characters from where the text begins, or all; documents are joined by newlines."""
         if self.whole is not None:
             return self.whole()[:characters]
         taken: list[str] = []
@@ -115,14 +115,14 @@ class Corpus:
         return "\n".join(taken)
 
     def in_order(self, seed: int = 0) -> Iterator[Document]:
-        """The documents in the text's own order; built-in corpora are made of files, whose order the seed decides."""
+        """Yield the documents in the text's own order; in built-in corpora the seed decides the order of files."""
         documents = self.documents(seed) if callable(self.documents) else self.documents
         for place, given in enumerate(documents):
             plain.check_strings([given.text if isinstance(given, Document) else given], f"corpus {self.name}", place)
             yield given if isinstance(given, Document) else Document(given)
 
     def _measured(self, documents: Iterable[Document]) -> Iterator[tuple[Document, str]]:
-        """Documents and their sides, each once, without those reserved for training."""
+        """Yield documents with their sides, each once, without those reserved for training the embedded models."""
         return (sided for sided in _with_sides(documents, self.reserved) if sided[1] != "model")
 
 
@@ -142,20 +142,20 @@ def load_corpus(
             of any data set on the Hub, of which only what is needed is fetched (`text.streams`); strings, or rows as
             dicts, in anything iterable, or a dict of columns; a `datasets.Dataset` or `IterableDataset`; a table of
             pandas, polars or pyarrow.
-        model: the model whose tokenizer reads it, by name too, or a tokenizer.
-        text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one,
-            which in a .csv or .tsv needs no name.
-        documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
-            blank lines separate (of WikiText an article); `line`: a line. `auto`: the first of these that gives
-            enough for eight folds on each side. Where there are too few, texts are cut into pieces that serve as
+        model: the model whose tokenizer reads the text, also given by name, or a tokenizer.
+        text_column: text column of a table or a data set; by default `text`, `content` or the only one, which in a .csv
+            or .tsv needs no name.
+        documents: what counts as a document in a text of your own. `file`: a file, a string, a row of a table; `blank`:
+            what blank lines separate (in WikiText, an article); `line`: a line. `auto`: the first of these that gives
+            enough for eight folds on each side. If there are too few, texts are cut into pieces that serve as
             documents, and `Corpus.note` says so.
-        folder: where the paper's texts lie, `<name>.txt` each; by default the folder that the environment variable
-            `HOWLINEAR_TEXTS` names, and if there is none, they are fetched.
+        folder: folder with the paper's texts, each as `<name>.txt`; by default the folder that the environment variable
+            `HOWLINEAR_TEXTS` names, and if there is none, they are downloaded.
 
     Raises:
         SourceError: unknown name, unreadable or binary file, no network, a gated data set, or a text that is not the
             one that was pinned.
-        InputError: nothing but blanks, something else than text, or a column that is not there.
+        InputError: nothing but blanks, something other than text, or a missing column.
     """
     tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model_of(model, on_disk=True))
     plain.check_way(documents)
@@ -163,7 +163,7 @@ def load_corpus(
     if isinstance(text, str | Path):
         check_known(name)
         name = printable(name)
-        is_name = isinstance(text, str)  # a path is never one, whatever it is called
+        is_name = isinstance(text, str)  # a `Path` is never the name of a corpus
         text = os.path.expanduser(text)
         if is_name and text_column is not None and name in (*OFFLINE, *PAPERS):
             raise InputError(f"{name} has no columns: leave text_column out")
@@ -196,7 +196,7 @@ def load_corpus(
 
 
 def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
-    """What to call strings, or a table or rows with a column of them; and the strings."""
+    """Return a name for strings, or for a table or rows with a column of them, and the strings."""
     if hasattr(given, "columns") or isinstance(getattr(given, "column_names", None), list):
         texts = plain.column_of(given, column, "the data set")
         return f"a data set of {len(texts):,} rows", texts
@@ -216,7 +216,7 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
 
 
 def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str]:
-    """Documents of somebody's texts, and what to say of how they were cut."""
+    """Cut a user's texts into documents; return them and a note on how they were cut."""
     plain.check_not_blank(texts, name)
     counts = {}
     for tried in plain.WAYS if way == "auto" else [way]:
@@ -235,13 +235,13 @@ def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str
 
 
 def _enough(documents: list[str]) -> bool:
-    """Whether there is a document for every fold of both sides."""
+    """Return whether there is a document for every fold of both sides."""
     sides = Counter(side for _, side in _with_sides(map(Document, documents), 0.0))
     return min(sides["train"], sides["test"]) >= FOLDS
 
 
 def model_documents(name: str) -> Iterator[str]:
-    """The documents of an offline corpus that the embedded models train on, each once."""
+    """Yield the documents of an offline corpus that the embedded models train on, each once."""
     if name not in TRAINED_ON:
         raise InputError(f"no model trains on {name!r}, it is measured whole: {', '.join(TRAINED_ON)}")
     for document, side in _with_sides(offline_documents(name), MODEL_SHARE):
@@ -250,9 +250,9 @@ def model_documents(name: str) -> Iterator[str]:
 
 
 def _over_files(measured: Iterable[tuple[Document, str]], seed: int) -> Iterator[tuple[Document, str]]:
-    """Documents that come file by file, in turn: one of each file, then a second of each that has one, and so on.
+    """Deal documents that come file by file: one from each file, then a second from each that has one, and so on.
 
-    What is left of a file waits for the next turn, so files are read only as far as documents are asked for.
+    The rest of a file waits for its next turn, so files are read only as far as documents are asked for.
     """
     waiting = deque()
     for _, of_file in groupby(measured, key=lambda drawn: drawn[0].file or drawn[0].text):
@@ -269,7 +269,7 @@ def _over_files(measured: Iterable[tuple[Document, str]], seed: int) -> Iterator
 
 
 def _with_sides(documents: Iterable[Document], reserved: float) -> Iterator[tuple[Document, str]]:
-    """Documents and their sides, each text once."""
+    """Yield documents with their sides, each text once."""
     seen = set()
     for document in documents:
         digest, side = _split(document, reserved)
@@ -279,7 +279,7 @@ def _with_sides(documents: Iterable[Document], reserved: float) -> Iterator[tupl
 
 
 def _split(document: Document, reserved: float) -> tuple[bytes, str]:
-    """Digest of a document's text, and its side: `model` by that text alone, or else `train` or `test` by its group."""
+    """Return a text's digest and its document's side: `model` by the text alone, else `train` or `test` by group."""
     digest = hashlib.sha256(document.text.encode()).digest()
     share = _share(digest)
     if share < reserved:
@@ -292,5 +292,5 @@ def _split(document: Document, reserved: float) -> tuple[bytes, str]:
 
 
 def _share(digest: bytes) -> float:
-    """A number that is uniform in [0, 1) over hashes."""
+    """Map a digest to a number that is uniform in [0, 1) over hashes."""
     return int.from_bytes(digest[:8], "big") / 2**64

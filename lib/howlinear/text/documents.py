@@ -1,13 +1,13 @@
-"""The texts that are there offline: documents from installed packages.
+"""The offline texts: documents from installed packages.
 
 Three clearly different domains are read from packages that are installed anyway, at pinned versions: `docs`
 (docstrings: English prose, parameter lists, examples), `code` (Python functions without those docstrings) and `cpp`
-(C++ headers). The package list is fixed, so what else is installed changes nothing. Texts by name that must be fetched
-are in `text.library`, your own files in `text.plain`.
+(C++ headers). The package list is fixed, so other installed packages change nothing. Named texts that must be
+downloaded are in `text.library`, your own files in `text.plain`.
 
-Each document knows its file, and all documents of a folder are one group, which no split parts. A file alone would be
-too little: neighbouring files copy from one another, so that phrases of a held-out document stand in documents to fit
-on too. Whole packages would share less than folders, but there are eight of them, too few for eight folds on each side.
+Each document knows its file, and all documents of a folder form one group, which is never split. Grouping by file would
+not be enough: neighbouring files copy from one another, so phrases of a held-out document would occur in train
+documents too. Whole packages would share less, but there are only eight of them, too few for eight folds on each side.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SKIPPED = re.compile(r"/(tests?|testing|ATen/ops)/")  # test suites; thousands 
 
 @dataclass(frozen=True)
 class Document:
-    """A piece of text that is read as one.
+    """A piece of text that is read as a unit.
 
     Attributes:
-        text: what it says.
-        file: the file that it was cut from, named from its package on; None of what is no piece of a file.
+        text: its content.
+        file: path of the file that it was cut from, starting at its package; None if it is not part of a file.
     """
 
     text: str
@@ -44,19 +44,19 @@ class Document:
 
     @property
     def group(self) -> str:
-        """What no split parts: the folder of its file, with all documents in it; without a file the document alone."""
+        """Key of the group that is never split: the folder of its file, or without a file the document's own text."""
         if self.file is None:
             return self.text
         return PurePosixPath(self.file).parent.as_posix()
 
 
 def seeded_hash(seed: int, text: str) -> bytes:
-    """A sort key that shuffles texts the same way on every machine."""
+    """Compute a sort key that shuffles texts the same way on every machine."""
     return hashlib.sha256(f"{seed}\n{text}".encode()).digest()
 
 
 def offline_documents(name: str, seed: int = 0) -> Iterator[Document]:
-    """Documents of an offline corpus, file by file in an order that the seed decides; files are read as they come."""
+    """Yield the documents of an offline corpus, file by file in an order that the seed decides, reading lazily."""
     suffix, _ = OFFLINE[name]
     files = _files(tuple(Path(find_spec(package).origin).parent for package in PACKAGES), suffix)
     for name_in_package in sorted(files, key=lambda file: seeded_hash(seed, file)):
@@ -64,9 +64,9 @@ def offline_documents(name: str, seed: int = 0) -> Iterator[Document]:
             yield Document(text, name_in_package)
 
 
-@cache  # folders are gone through once in a process
+@cache  # folders are listed once per process
 def _files(roots: tuple[Path, ...], suffix: str) -> dict[str, Path]:
-    """The packages' files, by their names from the package on, which are the same on every machine."""
+    """Find the packages' files, by their paths from the package on, which are the same on every machine."""
     files = {}
     for root in roots:
         for path in root.rglob(f"*{suffix}"):
@@ -76,9 +76,9 @@ def _files(roots: tuple[Path, ...], suffix: str) -> dict[str, Path]:
     return files
 
 
-@cache  # a file is parsed once in a process, however often it is drawn; all of them are 100 MB
+@cache  # a file is parsed once per process, however often it is drawn; all of them take 100 MB
 def _texts_of(path: Path, name: str) -> tuple[str, ...]:
-    """The documents of one file of an offline corpus."""
+    """Read the documents of one file of an offline corpus."""
     _, read = OFFLINE[name]
     return tuple(read(path.read_text(encoding="utf-8", errors="replace")))
 
@@ -91,10 +91,10 @@ def _docstrings(source: str) -> Iterator[str]:
 
 
 def _functions(source: str) -> Iterator[str]:
-    """Functions and methods without the docstrings that `docs` holds; ones inside a function stay with it."""
+    """Yield functions and methods without the docstrings that `docs` holds; docstrings of nested functions stay."""
     text_lines = source.rstrip("\n").count("\n") + 1
     if len(source.rstrip("\n").splitlines()) != text_lines:
-        return  # form feeds and the like, by which `ast` and Python count lines apart
+        return  # form feeds and the like, with which `ast` and `splitlines` count lines differently
     docstring_lines: set[int] = set()
     functions = []
     for node in _definitions(source):
@@ -113,7 +113,7 @@ def _functions(source: str) -> Iterator[str]:
 
 
 def _definitions(source: str) -> Iterator[ast.AST]:
-    """Module, classes and functions, none from inside a function."""
+    """Yield module, classes and functions, but none nested in a function."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # escapes that later Pythons will refuse
         try:
@@ -125,16 +125,16 @@ def _definitions(source: str) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, _FUNCTION):
             children = [child for child in node.body if isinstance(child, (ast.ClassDef, *_FUNCTION))]
-            pending += reversed(children)  # the first is taken next, so that they come as they stand in the file
+            pending += reversed(children)  # the first is taken next, so that they come in the order of the file
 
 
 def _parsed(source: str) -> ast.Module:
-    """The syntax tree of a source text.
+    """Parse a source text into its syntax tree.
 
-    No garbage is collected meanwhile: the collector would look through the growing tree again and again, for half of
-    the time. Python up to 3.11.7 counts the depth of its parser once for all: if something else is parsed meanwhile (a
-    traceback that asyncio logs), it stops with a SystemError, python/cpython#106905. Nothing is wrong with the source
-    then, and a second try succeeds.
+    No garbage is collected meanwhile: the collector would scan the growing tree again and again, for half of the time.
+    Python up to 3.11.7 has a single counter for the depth of all parsers: if something else is parsed meanwhile (a
+    traceback that asyncio logs), parsing stops with a SystemError, python/cpython#106905. Nothing is wrong with the
+    source then, and a second try succeeds.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -148,7 +148,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _header_blocks(source: str) -> Iterator[str]:
-    """Runs of whole paragraphs of 800 characters or a little more."""
+    """Yield runs of whole paragraphs, each of 800 characters or a little more."""
     block = ""
     for paragraph in re.split(r"\n\s*\n", source.replace("\r\n", "\n")):
         block += paragraph + "\n\n"

@@ -1,6 +1,6 @@
-"""Whatever holds strings or token ids, as a list of the strings or as one batch of the ids.
+"""Conversion of whatever holds strings or token ids to a list of strings or to one batch of ids.
 
-`load_corpus` and all that takes rows begin here, so that a text may come as the same things everywhere.
+`load_corpus` and everything that takes rows start here, so that the same kinds of text are accepted everywhere.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from howlinear.text.streams import is_stream
 
 
 def gathered(brought: Any, column: str | None = None) -> Any:
-    """Batches and examples of token ids as one batch, and strings of any kind as a list; anything else as it is.
+    """Gather batches or examples of token ids into one batch and strings into a list; return anything else as it is.
 
-    Batches come from a `DataLoader` or anything else that is iterable; examples from a tokenised data set, one of
-    torch, or as a list of what a tokenizer returns. Shorter ones are padded on the right, with a mask that says so.
-    Strings may stand in dicts, as the rows of a data set do, in a column that is named or usual.
+    Batches come from a `DataLoader` or any other iterable; examples from a tokenised data set, a torch data set, or a
+    list of a tokenizer's outputs. Shorter sequences are padded on the right, with a mask. Strings may be in dicts, as
+    the rows of a data set are, in the column `column` or one with a usual name.
     """
     if brought is None or isinstance(brought, int | float | bool):
         raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
     if isinstance(brought, Rows | RowsOnRecord | Tensor | str | Path):
         return brought
-    if isinstance(getattr(brought, "rows", None), Rows | RowsOnRecord):  # a profile's
+    if isinstance(getattr(brought, "rows", None), Rows | RowsOnRecord):  # such as a profile
         return brought.rows
-    if hasattr(brought, "read"):  # line by line it would be other documents than the file is
+    if hasattr(brought, "read"):  # read line by line, it would give other documents than the file
         raise InputError(f"a {type(brought).__name__} is an open file: give its path, or [file.read()]")
     if isinstance(brought, Mapping):
         check_not_splits(brought)
@@ -98,7 +98,7 @@ IDS_AND_MASKS = (
 
 
 def _examples_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The sequences of columns, each by keyword."""
+    """Turn columns into one dict per sequence."""
     columns = {name: column for name, column in columns.items() if name != "labels" and column is not None}
     counts = {
         name: len(column) if isinstance(column, list | tuple) or getattr(column, "ndim", 0) > 0 else None
@@ -110,7 +110,7 @@ def _examples_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _are_of_different_lengths(items: Any) -> bool:
-    """Whether something is a list of sequences of numbers, each a list, an array or a tensor, of different lengths."""
+    """Return whether something is a list of number sequences (lists, arrays or tensors) of different lengths."""
 
     def is_sequence(item: Any) -> bool:
         is_flat = isinstance(item, list | tuple | np.ndarray | Tensor) and getattr(item, "ndim", 1) == 1
@@ -129,21 +129,21 @@ def _holds_strings(part: Any) -> bool:
 
 
 def _is_column(brought: Any) -> bool:
-    """Whether something is a column of a table of pandas, polars or pyarrow, or an array of what may be strings."""
+    """Return whether something is a column of a pandas, polars or pyarrow table, or an array that may hold strings."""
     if isinstance(brought, np.ndarray):
         return brought.dtype.kind in "OUT"
     return hasattr(brought, "to_list") or hasattr(brought, "to_pylist")
 
 
 def _no_paths(items: list[Any]) -> list[Any]:
-    """The items, unless all of them say where texts lie, and are none."""
+    """Return the items, unless all of them are paths of files instead of texts, which is refused."""
     if items and all(isinstance(item, str | Path) and os.path.isfile(item) for item in items):
         raise InputError(f"{len(items)} paths of files, as {str(items[0])!r}: give their folder, or their texts")
     return items
 
 
 def _texts(items: list[Any], column: str | None) -> list[str]:
-    """The strings that items are, or that stand in their column of text, one or a batch of them; none of others."""
+    """Return the strings that the items are or have in their text column, one or several each; else an empty list."""
     texts = []
     for item in items:
         cells = _cells(item, column)
@@ -154,7 +154,7 @@ def _texts(items: list[Any], column: str | None) -> list[str]:
 
 
 def _cells(item: Any, column: str | None) -> list[str] | None:
-    """The strings of an item, of which an empty cell has none; None if it is no text."""
+    """Return the strings of an item, none for an empty cell; None if the item is not text."""
     if isinstance(item, str):
         return [item]
     if isinstance(item, tuple) and any(isinstance(part, str) or _holds_strings(part) for part in item):
@@ -176,7 +176,7 @@ def _cells(item: Any, column: str | None) -> list[str] | None:
 
 
 def _examples(data: Any, order: Iterable[int] | None = None) -> list[Any]:
-    """What a data set of torch, or of a loader, holds, in its own order or another; of a tuple each part an array."""
+    """List the items of a torch data set, in its own order or another; the parts of tuples become arrays."""
     if isinstance(data, IterableDataset):
         items = list(data)
     elif hasattr(data, "__len__"):
@@ -192,14 +192,14 @@ def _as_array(part: Any) -> Any:
 
 
 def _batches(brought: DataLoader | Iterator) -> list[Any]:
-    """The batches of a `DataLoader` or an iterator; where torch would make a tensor a place of lists, the examples."""
+    """List the batches of an iterator or a loader, but the examples if the loader has torch's default collate."""
     if isinstance(brought, DataLoader) and brought.collate_fn is default_collate:
         return _examples(brought.dataset, chain.from_iterable(brought.batch_sampler))
     return [_checked(batch) for batch in brought]
 
 
 def _are_of_one_axis(parts: Any) -> bool:
-    """Whether something is a list of tensors, or arrays, of one axis and of one length."""
+    """Return whether something is a list of one-dimensional tensors or arrays of equal length."""
     if not isinstance(parts, list | tuple):
         return False
     shapes = {getattr(part, "shape", None) for part in parts}
@@ -207,13 +207,13 @@ def _are_of_one_axis(parts: Any) -> bool:
 
 
 def _are_ids_and_mask(parts: Any, axes: int) -> bool:
-    """Whether something is token ids of so many axes, their mask and perhaps labels."""
+    """Return whether something is token ids with `axes` axes, their mask and perhaps labels."""
     few = isinstance(parts, list | tuple) and 1 < len(parts) <= 3
     return few and getattr(parts[0], "ndim", 0) == axes and "attention_mask" in _named(parts)
 
 
 def _checked(batch: Any) -> Any:
-    """A batch as it is, unless it may be of a tensor a sequence as well as of one a place."""
+    """Return a batch as it is; refuse a list of tensors that may be one per sequence or one per place."""
     if _are_ids_and_mask(batch, axes=1):
         return batch
     for part in batch.values() if isinstance(batch, Mapping) else [batch]:
@@ -226,7 +226,7 @@ def _checked(batch: Any) -> Any:
 
 
 def _joined(batches: list[Any]) -> dict[str, Tensor]:
-    """Batches, or examples, below one another."""
+    """Concatenate batches or examples along the axis of sequences."""
     if not batches:
         raise InputError("a data set of 0 sequences: give one that holds token ids")
     given = [batch if isinstance(batch, Mapping) else _named(batch) for batch in batches]
@@ -250,10 +250,10 @@ def _joined(batches: list[Any]) -> dict[str, Tensor]:
 
 
 def _named(batch: Any) -> dict[str, Any]:
-    """A batch of token ids by keyword; of a tuple the first tensor, and its mask if the second looks like one.
+    """Name the parts of a batch of token ids; a tuple gives its first tensor, and the second if it looks like a mask.
 
     Raises:
-        InputError: the second holds 0 and 1, but not as padding does, at one end: labels of tokens look so.
+        InputError: the second holds 0 and 1, but not at one end as padding does: labels of tokens look like that.
     """
     if not isinstance(batch, list | tuple) or not len(batch) or not hasattr(batch[0], "shape"):
         return {"input_ids": batch}
@@ -272,7 +272,7 @@ def _named(batch: Any) -> dict[str, Any]:
 
 
 def _padded(parts: list[Tensor], name: str) -> Tensor:
-    """Tensors below one another, the second axis of each filled up with 0 to the longest."""
+    """Concatenate tensors along the first axis, the second axis padded with 0 to the longest."""
     if len({(part.ndim, part.shape[2:]) for part in parts}) > 1:
         raise InputError(f"{name} of shapes {', '.join(sorted({str(tuple(part.shape)) for part in parts}))} in batches")
     if parts[0].ndim < 2 or len({part.shape[1] for part in parts}) == 1:
@@ -287,7 +287,7 @@ def _padded(parts: list[Tensor], name: str) -> Tensor:
 
 
 def _columns(brought: Any) -> list[str]:
-    """The names of the columns of a data set or a table."""
+    """Return the names of the columns of a data set or a table."""
     names = names_of(brought)
     if not names and is_stream(brought):
         names = next(iter(brought), ())  # of its first row
@@ -303,5 +303,5 @@ def is_table(brought: Any) -> bool:
 
 
 def is_tokenised(brought: Any) -> bool:
-    """Whether something is a data set of token ids without the text that they were made of."""
+    """Return whether something is a data set of token ids without the text that they were made from."""
     return is_table(brought) and "input_ids" in _columns(brought) and not {*_columns(brought)} & {*COLUMNS}

@@ -2,19 +2,19 @@
 
 | name | what it is | its documents |
 |---|---|---|
-| `wikitext` | WikiText-2-raw, the part to train on (Merity et al. 2017) | articles |
-| `wikitext_test` | its part to test on, which the paper's perplexities are of | articles |
+| `wikitext` | WikiText-2-raw, the train split (Merity et al. 2017) | articles |
+| `wikitext_test` | its test split, on which the paper measures perplexities | articles |
 | `moby_dick` | Herman Melville, Moby-Dick (1851), Project Gutenberg 2701 | chapters |
 | `puzzles` | H. E. Dudeney, Amusements in Mathematics (1917), Project Gutenberg 16713 | puzzles, solutions |
 
-WikiText comes from the Hub through `datasets`. The books are fetched by `pooch` from GITenberg, a public mirror of
-Project Gutenberg on GitHub, at an address that holds the commit: what Gutenberg releases later changes nothing, and the
-SHA-256 below is of the file in that commit. Both are kept in a cache and asked for once.
+WikiText comes from the Hub through `datasets`. The books are downloaded by `pooch` from GITenberg, a public mirror of
+Project Gutenberg on GitHub, at an address with the commit: later releases of Gutenberg change nothing, and the SHA-256
+below is that of the file in the commit. Both are cached and downloaded once.
 
-Without a network they can lie in a folder, as `wikitext.txt`, `wikitext_test.txt`, `moby_dick.txt` and
-`puzzles.txt` in UTF-8, the first two as WikiText is distributed (`wiki.train.raw`, `wiki.test.raw`). Whoever calls
-names the folder, or else the environment variable `HOWLINEAR_TEXTS`. Then all are read from there, and any edition will
-do: results hold the hash of the rows that were made of it.
+Without a network, the texts can be put into a folder as `wikitext.txt`, `wikitext_test.txt`, `moby_dick.txt` and
+`puzzles.txt` in UTF-8, the first two as WikiText is distributed (`wiki.train.raw`, `wiki.test.raw`). The caller names
+the folder, or else the environment variable `HOWLINEAR_TEXTS`. Then all texts are read from there, and any edition will
+do: results hold the hash of the rows made from it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from howlinear.text.plain import paragraphs, read_text, sections
 from howlinear.text.streams import is_hub_id
 
 FOLDER = "HOWLINEAR_TEXTS"  # an environment variable
-RETRIES = 2  # after a first try that failed
-TIMEOUT = 30  # seconds that a server may say nothing
-LONGEST = 255  # characters of a name
+RETRIES = 2  # after a first attempt that failed
+TIMEOUT = 30  # seconds to wait for an answer of a server
+LONGEST = 255  # most characters of a name
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Book:
     """A book of Project Gutenberg.
 
     Attributes:
-        address: of a file that never changes.
-        sha256: of that file.
-        encoding: it is written in.
-        heading: how a line begins that a document begins with.
+        address: address of a file that never changes.
+        sha256: SHA-256 of the file.
+        encoding: encoding of the file.
+        heading: beginning of a line that starts a new document.
     """
 
     address: str
@@ -83,7 +83,7 @@ PAPERS = ("wikitext", "wikitext_test", "moby_dick", "puzzles")
 
 
 def check_known(name: str) -> None:
-    """Refuse what is no name of a corpus, built in, public or on the Hub, and no path of anything."""
+    """Refuse a name that is neither a corpus (built-in, public or on the Hub) nor an existing path."""
     if name in OFFLINE or name in PAPERS or (name and os.path.exists(os.path.expanduser(name))) or is_hub_id(name):
         return
     if len(name) > LONGEST or "\n" in name:
@@ -100,7 +100,7 @@ def check_known(name: str) -> None:
 
 
 def read_public(name: str, folder: Path | None = None) -> list[str]:
-    """The documents of a text of `PAPERS`, from a folder (or that of `HOWLINEAR_TEXTS`), the network or a cache."""
+    """Read the documents of a text of `PAPERS`, from a folder (or `HOWLINEAR_TEXTS`), the network or the cache."""
     text = read_whole(name, folder)
     where = _in_folder(name, folder) or name
     if name not in BOOKS:
@@ -118,21 +118,21 @@ def read_public(name: str, folder: Path | None = None) -> list[str]:
 
 
 def read_whole(name: str, folder: Path | None = None) -> str:
-    """One of the paper's texts as its file has it, in one string."""
+    """Read one of the paper's texts, as it is in its file, as one string."""
     path = _in_folder(name, folder)
     if path is not None:
         return read_text(path)
     if name in BOOKS:
         return read_text(_fetched_book(name), BOOKS[name].encoding)
-    # A row is a line of the file; of a blank line, which holds a space there, nothing was kept.
+    # A row is a line of the file; a blank line, which holds a space there, is an empty row.
     return "".join(row or " \n" for row in _rows_of(name))
 
 
 def read_as_the_paper(name: str, folder: Path | None = None) -> str:
-    """One of the paper's texts as its code puts it together: a book as it is, of WikiText the rows, a newline between.
+    """Read one of the paper's texts as its code joins it: a book as it is, WikiText's rows with newlines in between.
 
-    A row is a line with its own end, or nothing of a blank line, so three newlines stand between two paragraphs, and
-    no space on the line between.
+    A row is a line with its own line end, or empty for a blank line, so there are three newlines between two
+    paragraphs, and no space on the line between.
     """
     text = read_whole(name, folder)
     if name in BOOKS:
@@ -142,7 +142,7 @@ def read_as_the_paper(name: str, folder: Path | None = None) -> str:
 
 
 def _in_folder(name: str, folder: Path | None) -> Path | None:
-    """Where one of the paper's texts lies in the folder of texts; None: no folder is named."""
+    """Return the path of one of the paper's texts in the folder of texts; None if no folder is named."""
     if folder is None and os.environ.get(FOLDER):
         folder = Path(os.environ[FOLDER])
     if folder is None:
@@ -158,7 +158,7 @@ def _in_folder(name: str, folder: Path | None) -> Path | None:
 
 
 def _fetched_book(name: str) -> Path:
-    """The file of a book, from its address or, if it was fetched before, from the cache."""
+    """Return the file of a book, downloaded from its address or cached from an earlier download."""
     book = BOOKS[name]
     file = f"{name}.txt"
     cache = pooch.create(
@@ -169,15 +169,15 @@ def _fetched_book(name: str) -> Path:
         retry_if_failed=RETRIES,
     )
     download = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT)
-    pooch.get_logger().setLevel(logging.WARNING)  # errors are said once, below
+    pooch.get_logger().setLevel(logging.WARNING)  # errors are reported once, below
     otherwise = f"put the text into a folder as {file} and name the folder in {FOLDER}"
     try:
         return Path(cache.fetch(file, downloader=download))
-    except ValueError as error:  # pooch says both hashes
+    except ValueError as error:  # pooch's message has both hashes
         raise SourceError(
             f"{book.address} is not the {name} that was pinned: {in_one_line(error)} Or {otherwise}"
         ) from error
-    except OSError as error:  # what requests raises is one too
+    except OSError as error:  # errors of requests included
         raise SourceError(
             f"cannot fetch {name} from {book.address}: {_obstacle(error)}; without a network use "
             f"{', '.join(OFFLINE)}, a .txt file, or {otherwise}"
@@ -185,7 +185,7 @@ def _fetched_book(name: str) -> Path:
 
 
 def _obstacle(error: OSError) -> str:
-    """What kept a file from being fetched, in a few words: those of `requests` go on for lines."""
+    """Say in a few words why a download failed: messages of `requests` go on for lines."""
     if isinstance(error, requests.HTTPError):
         return f"the server answers {error.response.status_code}"
     if isinstance(error, requests.Timeout):
@@ -196,7 +196,7 @@ def _obstacle(error: OSError) -> str:
 
 
 def _rows_of(name: str) -> list[str]:
-    """The rows of a part of WikiText, from the Hub or its local cache."""
+    """Load the rows of a split of WikiText, from the Hub or its local cache."""
     from datasets import load_dataset  # slow to import, and needless for the offline corpora
 
     try:

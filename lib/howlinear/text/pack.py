@@ -1,9 +1,9 @@
-"""Documents become token rows: packed into sequences, three quarters to fit on and one quarter held out.
+"""Packing of documents into token rows: sequences of which three quarters are train and one quarter is held out.
 
-Every text is tokenised here and nowhere else, as plain text: where a document spells a special token (`<s>` in HTML, a
-page about `<|endoftext|>`), these are characters like any other. Control tokens are in no row but for two kinds. A
+Texts are tokenised here (except by `paper_rows`) as plain text: a special token spelled out in a document (`<s>` in
+HTML, a page about `<|endoftext|>`) is read as ordinary characters. Rows contain only two kinds of control tokens. A
 document ends with the end-of-text token (an encoder's separator); and if the tokenizer begins a text with its BOS, as
-those of Llama and Gemma do, then so does every sequence. Whoever wants other ids (a formatted chat) passes ids.
+those of Llama and Gemma do, then so does every sequence. To measure other ids (a formatted chat), pass token ids.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from howlinear.errors import InputError, in_one_line
 from howlinear.text.documents import Document
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
 
-LONGEST = 4  # sequences a document may fill, unless more are needed: no single one dominates a fold
+LONGEST = 4  # sequences a document may fill, unless more are needed, so that no document dominates a fold
 BATCH = 64  # documents that are tokenised together
 
 
@@ -34,16 +34,16 @@ def pack(
     seq_len: int,
     folds: int = FOLDS,
 ) -> TokenRows:
-    """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
+    """Pack about `rows` tokens into sequences: three quarters train, one quarter held out.
 
-    Each document goes to the fold of its group, or the first of a group to the emptiest fold of its side, and is cut
-    where the fold is full; further documents of the group are then left out. The sequences of a document are
-    consecutive pieces of it, and all of them lie in that fold. First no document may fill more than four sequences, so
-    that many documents have a part in every fold. If the text does not fill the folds of a side like that, documents
-    may fill twice as much, and so on until they are whole. If that is not enough either, the folds are as long as the
-    emptiest of the side, and the note says so.
+    The first document of a group goes to the emptiest fold of its side and the others to the same fold. A document is
+    cut where the fold is full; further documents of the group are then left out. The sequences of a document are
+    consecutive pieces of it, all in the same fold. At first no document may fill more than four sequences, so that
+    every fold has parts of many documents. If the text does not fill the folds of a side like that, documents may fill
+    twice as much, and so on until they are whole. If that is not enough either, all folds of the side are cut to the
+    length of the emptiest, and the note says so.
 
-    Documents come with their sides, `train` or `test`, and are read only as far as needed; sizes are as of
+    `documents` come with their sides, `train` or `test`, and are read only as far as needed; sizes are as in
     `Corpus.rows`.
     """
     if seq_len < 2 or folds < 2 or rows < 4 * folds * seq_len:
@@ -57,17 +57,17 @@ def pack(
     to_fit_on = round(rows / seq_len) - held_out
     sides = {"train": _Side(to_fit_on, length, folds), "test": _Side(held_out, length, folds)}
 
-    # 1. Read on until both sides are full; a long text is tokenised no farther.
+    # 1. Read until both sides are full; the rest of a long text is not tokenised.
     for document, side, ids in _encoded(documents, tokenizer):
         sides[side].add(document.group, ids)
         if all(side.full for side in sides.values()):
             break
-    # 2. Where the text has ended, take more of each document.
+    # 2. If the text has ended before, take more of each document.
     for side in sides.values():
         longest_document = max((len(ids) for _, ids in side.documents), default=0)
         while not side.full and side.longest < longest_document:
             side.deal_anew(2 * side.longest)
-    # 3. Where that is not enough, all folds of the side are as long as its emptiest.
+    # 3. If that is not enough, cut all folds of the side to the length of its emptiest.
     for side in sides.values():
         if not side.full:
             side.wanted = [min(side.wanted)] * folds
@@ -111,9 +111,9 @@ def pack_contiguous(
 ) -> TokenRows:
     """Cut a text in its own order into sequences and hold out the last of them, as arXiv 2606.19379 does.
 
-    Documents follow one another, each ended by the end-of-text token, and none is cut short. What neighbours share lies
-    on one side, but for the document at the border; a fold is a run of neighbouring sequences. `documents` come in the
-    order of the text, and their sides do not count; `tail` is the share of the sequences that is held out.
+    Documents follow one another, each ended by the end-of-text token, and none is shortened. Neighbouring documents lie
+    on one side, except at the border; a fold is a run of neighbouring sequences. `documents` come in the order of the
+    text, and their sides are ignored; `tail` is the share of the sequences that is held out.
     """
     sequences = round(rows / seq_len)
     held_out = round(tail * sequences)
@@ -148,7 +148,7 @@ def pack_contiguous(
 def _encoded(
     documents: Iterator[tuple[Document, str]], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[Document, str, np.ndarray]]:
-    """Documents with their sides and their token ids, the end of text with them; encoded as they are asked for."""
+    """Yield documents with their sides and token ids, the end-of-text token included; encoding is lazy."""
     end = _end_of_document(tokenizer)
     while batch := list(islice(documents, BATCH)):
         texts = [document.text for document, _ in batch]
@@ -157,20 +157,20 @@ def _encoded(
 
 
 def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The token ids of texts, every one of them plain text."""
+    """Tokenise texts, every one of them read as plain text."""
     return _called(tokenizer, texts, add_special_tokens=False, split_special_tokens=True)
 
 
 def _called(tokenizer: PreTrainedTokenizerBase, text: str | list[str], **options: bool) -> list[Any]:
-    """The token ids that a tokenizer gives."""
+    """Call a tokenizer and return its token ids."""
     try:
         return tokenizer(text, verbose=False, **options)["input_ids"]
-    except Exception as error:  # what tokenizers raises has no class of its own
+    except Exception as error:  # the `tokenizers` library raises plain Exceptions
         raise InputError(f"this tokenizer fails at a text: {in_one_line(error)}") from error
 
 
 def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that a document ends with."""
+    """Return the token that a document ends with."""
     for end in (tokenizer.eos_token_id, tokenizer.sep_token_id):  # the latter is an encoder's
         if end is not None:
             return end
@@ -180,14 +180,14 @@ def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def opening_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What a sequence begins with: the tokenizer's BOS if it begins a text with it, or else nothing."""
+    """Return the opening of a sequence: the BOS if the tokenizer begins a text with it, or else nothing."""
     bos = tokenizer.bos_token_id
     begins = _called(tokenizer, "a")[:1]
     return begins if bos is not None and begins == [bos] else []
 
 
 def _opened(ids: Int64[Tensor, "n length"], opening: list[int]) -> Int64[Tensor, "n seq_len"]:
-    """The sequences with their opening before them."""
+    """Prepend the opening to every sequence."""
     before = torch.tensor(opening, dtype=torch.long).expand(len(ids), -1)
     return torch.cat([before, ids], 1)
 
@@ -197,9 +197,9 @@ class _Side:
 
     Attributes:
         length: tokens in a sequence, without its opening.
-        wanted: tokens that each fold is to hold, whole sequences.
-        documents: the group of each document of this side, and its ids with their end.
-        longest: tokens that a document may fill.
+        wanted: tokens that each fold should hold, whole sequences.
+        documents: group of each document of this side, and its token ids with the end-of-text token.
+        longest: most tokens that a document may fill.
         room: tokens that each fold still lacks.
         pieces: what each fold holds, a piece per document.
         fold_of: group of documents → the fold that all of them go to.
@@ -208,13 +208,13 @@ class _Side:
     def __init__(self, sequences: int, length: int, folds: int):
         self.length = length
         each, left_over = divmod(sequences, folds)
-        # the first folds hold one sequence more where it does not come out even
+        # if the sequences do not divide evenly, the first folds hold one more
         self.wanted = [(each + (fold < left_over)) * length for fold in range(folds)]
         self.documents: list[tuple[str, np.ndarray]] = []
         self.deal_anew(LONGEST * length)
 
     def deal_anew(self, longest: int) -> None:
-        """Deal all documents again, of each at most `longest` tokens."""
+        """Deal all documents again, at most `longest` tokens of each."""
         self.longest = longest
         self.room = list(self.wanted)
         self.pieces: list[list[np.ndarray]] = [[] for _ in self.wanted]
@@ -228,11 +228,11 @@ class _Side:
         self._deal(group, ids)
 
     def _deal(self, group: str, ids: np.ndarray) -> None:
-        """Put a document into the fold of its group, of a new group into the emptiest; drop what has no room there."""
+        """Put a document into the fold of its group, or of a new group into the emptiest; drop what does not fit."""
         emptiest = self.room.index(max(self.room))
         fold = self.fold_of.setdefault(group, emptiest)
         if len(ids) > self.longest:
-            ids = np.append(ids[: self.longest - 1], ids[-1])  # its end is always there
+            ids = np.append(ids[: self.longest - 1], ids[-1])  # the end-of-text token is kept
         piece = ids[: self.room[fold]]
         if len(piece):
             self.pieces[fold].append(piece)
@@ -245,7 +245,7 @@ class _Side:
 
     @property
     def used(self) -> int:
-        """How many documents have a piece here."""
+        """Number of documents that have a piece here."""
         return sum(len(pieces) for pieces in self.pieces)
 
     @property
@@ -259,7 +259,7 @@ class _Side:
         return self.fewest // self.length
 
     def sequences(self) -> tuple[Int64[Tensor, "n length"], Int64[Tensor, " n"], Int64[Tensor, "n 2"]]:
-        """Token ids, fold after fold, the fold of each sequence, and its first and last document of this side."""
+        """Return token ids, fold after fold, each sequence's fold, and its first and last document of this side."""
         ids, folds, spans = [], [], []
         before = 0  # documents of earlier folds
         for fold, pieces in enumerate(self.pieces):
@@ -273,6 +273,6 @@ class _Side:
 
 
 def _spans_of(pieces: Sequence[np.ndarray], tokens: int, length: int) -> Int64[Tensor, "n 2"]:
-    """Which of the pieces the first and the last token of each sequence are of, where they follow one another."""
+    """Find the piece of the first and of the last token of each sequence, for consecutive pieces."""
     document = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])[:tokens]
     return torch.from_numpy(document).view(-1, length)[:, [0, -1]]

@@ -1,8 +1,7 @@
-"""Texts as people have them: files, folders, tables; and the ways to cut a text into documents.
+"""The user's own texts (files, folders, tables), and the ways to cut a text into documents.
 
-Text is UTF-8; lines end as on Unix, Windows or an old Macintosh; a line of white space is blank; a byte-order mark is
-nothing. Of a file of Project Gutenberg only what stands between its START and END lines is read: the rest is their
-licence.
+Text is UTF-8; lines may end as on Unix, Windows or an old Macintosh; a line of white space is blank; byte-order marks
+are ignored. Only the part of a Project Gutenberg file between its START and END lines is read: the rest is the licence.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-PACKED = {  # how files begin that hold text, but not as text
+PACKED = {  # first bytes of files that may hold text, but not as plain text
     b"\x1f\x8b": "compressed by gzip",
     b"BZh": "compressed by bzip2",
     b"\xfd7zXZ": "compressed by xz",
@@ -51,20 +50,20 @@ PACKED = {  # how files begin that hold text, but not as text
 }
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}  # may follow any other ending
-COLUMNS = ("text", "content")  # that are text in most data sets
-SENTENCE = re.compile(r"\S\s+\S|.{40}|[.!?…。！？]$")  # what is found in a text and in no usual name of a column
-PIECES = 128  # documents that a text is cut into, or more
-PIECE = 2_000  # characters of such a document at most, some 500 tokens
+COLUMNS = ("text", "content")  # usual names of a text column
+SENTENCE = re.compile(r"\S\s+\S|.{40}|[.!?…。！？]$")  # found in a text, but not in a usual column name
+PIECES = 128  # fewest documents that a text is cut into
+PIECE = 2_000  # most characters of such a document, some 500 tokens
 
 
 # --- Files, folders, tables
 
 
 def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
-    """The texts that lie at a path, and in words what was passed over or taken for a text, empty if nothing.
+    """Read the texts at a path, with a note on what was skipped or taken for a text; the note may be empty.
 
-    Of a table they are the rows of a column; of a folder each file, likewise. A folder that `save_to_disk` of a
-    `datasets.Dataset` wrote is a table.
+    A table gives one text per row of a column, a folder the texts of each of its files. A folder that `save_to_disk` of
+    a `datasets.Dataset` wrote is a table.
     """
     if is_table(path):
         return _read_rows(path, column)
@@ -82,7 +81,7 @@ def check_not_blank(texts: Iterable[str], name: str) -> None:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is a table: a file by its name, a folder by what `datasets` wrote into it; several are refused."""
+    """Return whether a path is a table: a file by its ending, a folder by its `datasets` files; splits are refused."""
     if not path.is_dir():
         return _ending(path) in TABLES
     if (path / "dataset_dict.json").is_file():
@@ -92,18 +91,18 @@ def is_table(path: Path) -> bool:
 
 
 def _ending(path: Path) -> str:
-    """The ending of a name, in small letters, without that of what packed it."""
+    """Return the ending of a file name in lower case, without the ending of a compression."""
     packed = path.suffix.lower() in UNPACK
     return (path.with_suffix("") if packed else path).suffix.lower()
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    r"""The text of a file, every line end `\n`, without byte-order marks and Project Gutenberg's licence."""
+    r"""Read the text of a file, with `\n` as line end, without byte-order marks and Project Gutenberg's licence."""
     return without_licence(decoded(_unpacked(path), str(path), encoding))
 
 
 def _read_rows(path: Path, column: str | None) -> tuple[list[str], str]:
-    """The texts of a table, that in the place of its only column's name among them; a note says so."""
+    """Read the texts of a table; if the only column's name looks like a text, it is included and a note says so."""
     table = read_table(path)
     texts = column_of(table, column, str(path))
     names = list(table.columns) if path.is_file() and _ending(path) in (".csv", ".tsv") else []
@@ -118,9 +117,9 @@ def _read_rows(path: Path, column: str | None) -> tuple[list[str], str]:
 
 
 def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
-    """The texts of every file below a folder, in the order of their names, but for hidden ones and what is no text.
+    """Read the texts of every file below a folder, in order of names, without hidden files and files without text.
 
-    Many folders hold a `.json` that is about their files and no text itself, and such a one is passed over.
+    Many folders hold a `.json` that describes their files and is no text itself; it is skipped.
     """
     texts = []
     notes = []
@@ -148,7 +147,7 @@ def _read_folder(folder: Path, column: str | None) -> tuple[list[str], str]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, also below links to folders; each folder is entered once."""
+    """Yield every file below a folder, also below links to folders; each folder is entered once."""
     entered: set[str] = set()
 
     def fail(error: OSError) -> None:
@@ -168,12 +167,12 @@ def _without_columns(path: Path) -> InputError:
 
 
 def read_table(path: Path) -> Any:
-    """A table as pandas reads it, its cells as they are written."""
+    """Read a table with pandas, or a saved data set with `datasets`, its cells as they are written."""
     import pandas as pd
 
     ending = _ending(path)
     if not path.is_dir():
-        read_bytes(path, most=1)  # a file that is not there is said as of any text
+        read_bytes(path, most=1)  # a missing file raises the same error as for any text
     binary = path.is_dir() or ending == ".parquet"
     text = "" if binary else decoded(_unpacked(path), str(path))
     try:
@@ -191,7 +190,7 @@ def read_table(path: Path) -> Any:
                 as_written |= {"sep": separator, "quoting": _quoting(text, separator)}
                 table = pd.read_csv(io.StringIO(text), **as_written)
                 header = pd.read_csv(io.StringIO(text), header=None, nrows=1, **as_written).iloc[0]
-                # pandas numbers a name that comes again, so that nobody would see that there are two
+                # pandas renames a repeated column, which would hide that there are two
                 twice = (header.duplicated(keep=False) & (header != "")).to_numpy()
                 return table.set_axis(table.columns.where(~twice, header), axis=1)
         return pd.DataFrame(_json_rows(text, ending), dtype=object)
@@ -200,21 +199,21 @@ def read_table(path: Path) -> Any:
 
 
 def _separator(text: str, usual: str) -> str:
-    """What stands between a table's cells: the usual sign, unless its first line has none of it but another."""
+    """Find the separator of a table's cells: the usual one, unless its first line lacks it but has another."""
     header = text.lstrip("\n").partition("\n")[0]
     return next((sign for sign in (usual, ",", ";", "\t", "|") if sign in header), usual)
 
 
 def _quoting(text: str, separator: str) -> int:
-    """Whether quotes around a table's cells belong to csv, or, as in most .tsv, to the texts.
+    """Decide whether quotes around a table's cells are csv syntax or, as in most .tsv, part of the texts.
 
-    They belong to the texts where every line has as many cells as the first if they do, and else a cell would not end,
-    or, of a .tsv, hold tabs and run over several lines. Where it can be neither, the error names the line.
+    They are part of the texts if every line then has as many cells as the first, and if as syntax they would leave a
+    cell without an end or, in a .tsv, let it span tabs and lines. If they can be neither, the error names the line.
     """
     lines = [line for line in text.split("\n") if line]
     stand_alone = len({line.count(separator) for line in lines}) == 1
     as_csv = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
-    longest = csv.field_size_limit(len(text) + 1)  # of all readers, until it is set again
+    longest = csv.field_size_limit(len(text) + 1)  # applies to all readers until it is reset
     read, count = 0, 0  # lines read; rows, blank ones left out
     try:
         for row in as_csv:
@@ -232,7 +231,7 @@ def _quoting(text: str, separator: str) -> int:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a file, unpacked if its name says that it is packed."""
+    """Read the content of a file, decompressed if its ending is that of a compression."""
     content = read_bytes(path)
     ending = path.suffix.lower()
     try:
@@ -242,11 +241,11 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _json_rows(text: str, ending: str) -> list[Any] | dict[str, Any]:
-    """The rows, or the columns, of a table in JSON: a row a line, or all of it one list or one object."""
+    """Parse the rows or columns of a JSON table: one row per line, or a single list or object."""
     try:
         whole = json.loads(text) if ending == ".json" else None
     except json.JSONDecodeError:
-        whole = None  # many a .json has a row a line
+        whole = None  # many .json files have one row per line
     if isinstance(whole, dict):
         of_columns = any(all(isinstance(cells, kind) for cells in whole.values()) for kind in (list, dict))
         return whole if of_columns else [whole]
@@ -258,7 +257,7 @@ def _json_rows(text: str, ending: str) -> list[Any] | dict[str, Any]:
 
 
 def _json_row(number: int, line: str) -> Any:
-    """A row of a line of its own."""
+    """Parse a row that has its own line."""
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
@@ -266,7 +265,7 @@ def _json_row(number: int, line: str) -> Any:
 
 
 def column_of(table: Any, column: str | None, source: str) -> list[str]:
-    """The texts in a column of a table of `datasets`, pandas, polars or pyarrow; empty cells are none."""
+    """Return the texts in a column of a table of `datasets`, pandas, polars or pyarrow, without empty cells."""
     names = names_of(table)
     column = check_column([str(name) for name in names], None if column is None else str(column), source)
     cells = filled(cells_of(table, next(name for name in names if str(name) == column)))
@@ -275,21 +274,21 @@ def column_of(table: Any, column: str | None, source: str) -> list[str]:
 
 
 def names_of(table: Any) -> list[Any]:
-    """The names of a table's columns; none of what is no table."""
+    """Return the names of a table's columns; empty for anything that is not a table."""
     names = getattr(table, "column_names", None)
     return list(getattr(table, "columns", ()) if names is None else names)
 
 
 def cells_of(table: Any, name: Any) -> list[Any]:
-    """The cells in a column of a table of `datasets`, pandas, polars or pyarrow."""
+    """Return the cells in a column of a table of `datasets`, pandas, polars or pyarrow."""
     try:
         return as_list(table[name])
-    except (TypeError, KeyError) as error:  # of a lazy frame, or of a data set that a function makes of other columns
+    except (TypeError, KeyError) as error:  # a lazy frame, or a data set computed from other columns
         raise InputError(f"a {type(table).__name__} gives no column {name!r}: collect it first, or map it") from error
 
 
 def as_list(column: Any) -> list[Any]:
-    """A column, whoever made it, as a list of what Python has."""
+    """Convert a column of any library to a list of Python objects."""
     for way in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, way):
             return getattr(column, way)()
@@ -297,7 +296,7 @@ def as_list(column: Any) -> list[Any]:
 
 
 def filled(cells: list[Any]) -> list[Any]:
-    """The cells that are not empty: None, NA and NaN are."""
+    """Drop empty cells: None, NA and NaN."""
     empty = ("NoneType", "NAType")
     return [
         cell for cell in cells if type(cell).__name__ not in empty and not (isinstance(cell, Real) and cell != cell)
@@ -305,7 +304,7 @@ def filled(cells: list[Any]) -> list[Any]:
 
 
 def check_not_splits(given: Any) -> None:
-    """Refuse several data sets by name: no one of them is taken unasked."""
+    """Refuse a mapping of several splits, since none of them is chosen silently."""
     if isinstance(given, Mapping) and given and all(hasattr(part, "column_names") for part in given.values()):
         names = [str(name) for name in given]
         raise InputError(
@@ -314,7 +313,7 @@ def check_not_splits(given: Any) -> None:
 
 
 def check_column(names: list[str], column: str | None, source: str) -> str:
-    """The column of a table that is text: the one that was named, or `text`, `content`, or the only one."""
+    """Return the text column of a table: the one that was named, or `text`, `content`, or the only one."""
     if not names:
         raise InputError(f"{source} is empty: a corpus holds text")
     there = ", ".join(f"{name:.30}" for name in names[:12]) + (", …" if len(names) > 12 else "")
@@ -333,17 +332,17 @@ def check_column(names: list[str], column: str | None, source: str) -> str:
 
 
 def usual_column(names: list[str]) -> str | None:
-    """The column that is text where none is named: `text`, `content` or the only one; None if it cannot be told."""
+    """Return the text column if none is named: `text`, `content` or the only one; None if it cannot be told."""
     return next((name for name in COLUMNS if name in names), names[0] if len(names) == 1 else None)
 
 
 def listed(given: Iterable[Any]) -> list[Any]:
-    """What something iterable holds; a set, whose order is another in every process, is sorted."""
+    """List the items of an iterable; a set, whose order differs between processes, is sorted."""
     return sorted(given, key=str) if isinstance(given, Set) else list(given)
 
 
 def check_strings(cells: list[Any], source: str, start: int = 0) -> None:
-    """Refuse what is no text; places are counted from `start`."""
+    """Refuse cells that are not text; places are counted from `start`."""
     for place, cell in enumerate(cells, start):
         if not isinstance(cell, str):
             raise InputError(f"{source} holds {type(cell).__name__} at place {place}: give strings")
@@ -358,7 +357,7 @@ def check_strings(cells: list[Any], source: str, start: int = 0) -> None:
 
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
-    """The content of a corpus file, or the first bytes of it."""
+    """Read the content of a corpus file, or its first `most` bytes."""
     if os.path.exists(path) and not path.is_file():
         raise SourceError(f"cannot read corpus file {path}: it is no regular file; give the path of a text file")
     try:
@@ -369,7 +368,7 @@ def read_bytes(path: Path, most: int = -1) -> bytes:
 
 
 def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
-    r"""Bytes as text, every line end `\n`, without byte-order marks; what is something else is refused by its line."""
+    r"""Decode bytes to text with `\n` as line end, without byte-order marks; errors name the line that is no text."""
     for mark, written_as in MARKS.items():
         if content.startswith(mark):
             raise SourceError(f"{source} is not UTF-8 text: its first line begins as {written_as}; convert it first")
@@ -397,12 +396,12 @@ def _check_no_nul(text: str, source: str) -> None:
 
 
 def _unix(text: str) -> str:
-    """A text whose lines all end as on Unix."""
+    """Convert all line ends of a text to those of Unix."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def without_licence(text: str) -> str:
-    """What stands between the START and END lines of an eBook of Project Gutenberg; of anything else all of it."""
+    """Cut a Project Gutenberg eBook to the part between its START and END lines; any other text stays whole."""
     lines = text.split("\n")
     start = 0
     end = len(lines)
@@ -419,11 +418,11 @@ def without_licence(text: str) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Documents that blank lines separate; of WikiText as it is distributed, articles.
+    """Split a text into documents at blank lines, or WikiText as it is distributed into articles.
 
-    WikiText is known by its first line that is not blank, `= Title =` with a space at either end. A formula on a line
-    of its own that looks the same, `= 1 henry and capacitance C =`, is taken for a title, since nothing tells them
-    apart: 2 of 62 in the test part of WikiText-2.
+    WikiText is recognised by its first line that is not blank, `= Title =` with a space at either end. A formula on its
+    own line that looks the same, `= 1 henry and capacitance C =`, is taken for a title, since nothing distinguishes
+    them: 2 of 62 in the test part of WikiText-2.
     """
     lines = text.split("\n")
     first = next((line for line in lines if line.strip()), "")
@@ -433,7 +432,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def articles(lines: Iterable[str]) -> list[str]:
-    """WikiText's articles, each from its title on; what stands before the first title is one too."""
+    """Split WikiText into articles, each from its title on; text before the first title is an article too."""
     collected: list[list[str]] = []
     for line in lines:
         if not collected or TITLE.fullmatch(line):
@@ -443,10 +442,10 @@ def articles(lines: Iterable[str]) -> list[str]:
 
 
 def sections(lines: Iterable[str], heading: re.Pattern[str]) -> list[str]:
-    """What stands between the headings of a book, each with its heading.
+    """Split a book into sections, each with its heading.
 
-    A heading follows two blank lines or more, and so is told from the same line in a table of contents. What stands
-    before the first is a document too.
+    A heading follows two blank lines or more, which tells it from the same line in a table of contents. Text before the
+    first heading is a document too.
     """
     collected: list[list[str]] = [[]]
     blank_lines = 2  # a book may begin with a heading
@@ -462,9 +461,9 @@ def sections(lines: Iterable[str], heading: re.Pattern[str]) -> list[str]:
 
 
 def pieces(texts: list[str]) -> list[str]:
-    """Pieces of texts that are too few to be documents: 128 in all or more, at most 2,000 characters each.
+    """Cut texts that are too few to be documents into 128 or more pieces of at most 2,000 characters each.
 
-    They end where a word does, if there is white space.
+    Pieces end at the end of a word, if there is white space.
     """
     size = max(1, min(PIECE, sum(len(text) for text in texts) // PIECES))
     piece = re.compile(rf"\S.{{0,{size - 1}}}(?=\s|\Z)|\S.{{0,{size - 1}}}", re.DOTALL)
@@ -480,7 +479,7 @@ WAYS = {
 
 
 def check_way(way: str) -> None:
-    """Refuse what is no way to cut a text into documents."""
+    """Refuse an unknown way to cut a text into documents."""
     if not isinstance(way, str) or (way != "auto" and way not in WAYS):
         raise InputError(f"documents={way!r}: use auto, {', '.join(WAYS)}")
 

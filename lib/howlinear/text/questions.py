@@ -1,4 +1,4 @@
-"""Multiple-choice questions as people have them: tables with a question, its choices and the right one in each row."""
+"""Multiple-choice questions from tables with a question, its choices and the right answer in each row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from howlinear.text import plain
 from howlinear.text.plain import as_list, check_strings
 
 COLUMNS = {"question": ("question", "context", "query"), "choices": ("choices",), "answer": ("answer", "answerKey")}
-"""What a row holds → the names of columns that may hold it."""
+"""Part of a row → names of the columns that may hold it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Question:
     Attributes:
         text: what a model reads before a choice.
         choices: two or more.
-        answer: the index of the right one.
+        answer: index of the right choice.
     """
 
     text: str
@@ -38,11 +38,11 @@ class Question:
 
 
 def read_questions(questions: Any) -> list[Question]:
-    """The questions in a table, one a row; rows are counted from 0 in errors.
+    """Read the questions of a table, one per row; errors count rows from 0.
 
     A table is a path (`plain.TABLES`), a `datasets.Dataset`, a table of pandas, polars or pyarrow, or a list of dicts.
-    `question` (or `context` or `query`) is a text. `choices` is a list of strings, in a CSV as JSON; or, as of ARC,
-    `{"text": […], "label": […]}`. `answer` (or `answerKey`) is one of the labels; where there are none, the index from
+    `question` (or `context` or `query`) is a text. `choices` is a list of strings, in a CSV as JSON; or, as in ARC,
+    `{"text": […], "label": […]}`. `answer` (or `answerKey`) is one of the labels; without labels, it is the index from
     0 or the letter from A.
     """
     plain.check_not_splits(questions)
@@ -68,14 +68,14 @@ def read_questions(questions: Any) -> list[Question]:
         cells.append(plain.cells_of(table, name))
     if not cells[0]:
         raise InputError("a table of 0 questions: give one or more")
-    for row, answer in enumerate(cells[-1]):  # before any is looked at: beside a gap pandas makes integers floats
+    for row, answer in enumerate(cells[-1]):  # checked first: next to a gap, pandas makes integers floats
         if answer is None or (isinstance(answer, float) and isnan(answer)):
             raise InputError(f"row {row}: there is no answer: give the index from 0, the letter from A, or a label")
     return [_question(row, *of_row) for row, of_row in enumerate(zip(*cells, strict=True))]
 
 
 def _question(row: int, text: Any, choices: Any, answer: Any) -> Question:
-    """The question of a row."""
+    """Build the question of a row."""
     check_strings([text], "the column of questions", row)
     choices, labels = _choices(row, choices)
     if not all(part.strip() for part in (text, *choices)):
@@ -90,7 +90,7 @@ def _question(row: int, text: Any, choices: Any, answer: Any) -> Question:
 
 
 def _choices(row: int, cell: Any) -> tuple[list[str], list[str] | None]:
-    """The choices in a cell, and their labels if they have some."""
+    """Read the choices in a cell, and their labels if they have any."""
     given = cell
     if isinstance(cell, str):
         try:

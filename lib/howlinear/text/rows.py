@@ -33,7 +33,7 @@ class Rows(ABC):
         test: which sequences are held out, shape (n_sequences,).
         fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
         corpus: name of the text.
-        note: how the rows were made of a text, in a sentence; empty where there is nothing to say.
+        note: how the rows were made from a text, in a sentence; empty if there is nothing to say.
     """
 
     test: Bool[Tensor, " n_sequences"]
@@ -44,31 +44,31 @@ class Rows(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many tokens there are, without padding; of images, how many there are of these."""
+        """Number of tokens without padding; for images, the number of images."""
 
     @property
     def seq_len(self) -> int | None:
-        """Tokens in a sequence; None of what has no token ids."""
+        """Tokens in a sequence; None for inputs without token ids."""
         return None if self.ids is None else self.ids.shape[1]
 
     @property
     def predicted(self) -> Int64[Tensor, " n_sequences"] | None:
-        """How many tokens each sequence predicts, all but its first; None if all predict equally many."""
+        """Number of tokens that each sequence predicts, all but its first; None if the number is the same for all."""
         return None if self.mask is None else self.mask[:, 1:].sum(1)
 
     @abstractmethod
     def subset(self, indices: Int64[Tensor, " some"]) -> Rows:
-        """Some of the sequences, with their sides and folds."""
+        """Select some of the sequences, with their sides and folds."""
 
     def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
-        """Indices of the sequences of each document fold of one side, folds in order."""
+        """Return the indices of the sequences of each document fold of one side, folds in order."""
         return fold_indices(self.test, self.fold, test)
 
     def thinned(self, most: int | None) -> Rows:
-        """Whole sequences of about `most` tokens, of every document fold of both sides in its share.
+        """Select whole sequences of about `most` tokens, from every document fold of both sides in proportion.
 
         Args:
-            most: tokens; of every fold there is a sequence at least. None: all there are.
+            most: number of tokens; every fold keeps at least one sequence. None: all tokens.
         """
         if most is None or most >= self.count:
             return self
@@ -80,11 +80,11 @@ class Rows(ABC):
 
 @dataclass(frozen=True)
 class Reading:
-    """What rows were read from.
+    """What rows were made from.
 
     Attributes:
-        documents: how many documents they hold something of; None of ids that came without any.
-        left_out: how they were made of the text and what is not in them, a clause each.
+        documents: number of documents that the rows hold parts of; None for ids without documents.
+        left_out: how the rows were made from the text and what is not in them, one clause each.
     """
 
     documents: int | None
@@ -96,10 +96,10 @@ class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
 
     Attributes:
-        ids: token ids, shape (n_sequences, seq_len); the rest as of `Rows`.
-        left_out: how the rows were made of a text and what is not in them, a clause each.
-        spans: the first and the last document of the text in each sequence, shape (n_sequences, 2); None of ids that
-            came without any.
+        ids: token ids, shape (n_sequences, seq_len); the rest as in `Rows`.
+        left_out: how the rows were made from a text and what is not in them, one clause each.
+        spans: first and last document of the text in each sequence, shape (n_sequences, 2); None for ids without
+            documents.
     """
 
     ids: Int64[Tensor, "n_sequences seq_len"]
@@ -110,26 +110,26 @@ class TokenRows(Rows):
     spans: Int64[Tensor, "n_sequences 2"] | None = None
 
     def __post_init__(self) -> None:
-        """Take ids, sides and folds of whatever holds them, and check that they belong together."""
+        """Convert ids, sides and folds to tensors, and check that they belong together."""
         if not isinstance(self.ids, Tensor) or self.ids.dtype != torch.long or self.ids.ndim != 2:
             object.__setattr__(self, "ids", as_ids(self.ids))
         _settle_split(self, len(self.ids))
 
     @property
     def documents(self) -> int | None:
-        """How many documents of the text they hold something of; None of ids that came without any."""
+        """Number of documents of the text that the rows hold parts of; None for ids without documents."""
         if self.spans is None:
             return None
         return len({document for first, last in self.spans.tolist() for document in range(first, last + 1)})
 
     @property
     def note(self) -> str:
-        """How they were made of a text, in a sentence; empty where there is nothing to say."""
+        """How the rows were made from a text, in a sentence; empty if there is nothing to say."""
         return "; ".join(self.left_out)
 
     @property
     def reading(self) -> Reading:
-        """What they were read from."""
+        """What the rows were made from."""
         return Reading(self.documents, self.left_out)
 
     @property
@@ -142,32 +142,32 @@ class TokenRows(Rows):
         """Take each sequence as a document (`split_sequences`).
 
         Args:
-            ids: token ids of any whole type, shape (n_sequences, seq_len): a tensor, an array or lists.
+            ids: token ids of any integer type, shape (n_sequences, seq_len): a tensor, an array or lists.
             folds: document folds on each side.
 
         Raises:
-            InputError: they are no whole numbers, or not of that shape; folds that are no count.
+            InputError: `ids` are not integers or not of that shape, or `folds` is not a count.
         """
         sequences = as_ids(ids)
         return cls(sequences, *split_sequences([sequences], folds))
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """What the model reads, by keyword."""
+        """Inputs of the model, by keyword."""
         return {"input_ids": self.ids}
 
     @property
     def mask(self) -> None:
-        """Which places are tokens: all, see `ModelInputs` for padding."""
+        """Mask of the places that are tokens: None, since all are; see `ModelInputs` for padding."""
         return None
 
     def read_by(self, site: str) -> tuple[Int64[Tensor, "n_sequences seq_len"], None]:
-        """The token ids that a site's stack reads, and which of them are tokens: all."""
+        """Return the token ids that a site's stack reads, and their mask: None, since all are tokens."""
         return self.ids, None
 
     @property
     def count(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         return self.ids.numel()
 
     @property
@@ -177,17 +177,17 @@ class TokenRows(Rows):
         return hashlib.sha256(columns.contiguous().numpy().tobytes()).hexdigest()
 
     def subset(self, indices: Int64[Tensor, " some"]) -> TokenRows:
-        """Some of the sequences, with their sides and folds."""
+        """Select some of the sequences, with their sides and folds."""
         spans = None if self.spans is None else self.spans[indices]
         return replace(self, ids=self.ids[indices], test=self.test[indices], fold=self.fold[indices], spans=spans)
 
     def with_fewer_held_out(self, most: int | None) -> TokenRows:
-        """All that is there to fit on, and about `most` held-out tokens, as many of every document fold.
+        """Select all train sequences and about `most` held-out tokens, equally many from every document fold.
 
-        Within a fold they are of as many documents as there can be.
+        Within a fold they come from as many documents as possible.
 
         Args:
-            most: held-out tokens; of every fold there is a sequence at least. None: all there are.
+            most: number of held-out tokens; every fold keeps at least one sequence. None: all tokens.
         """
         if most is None:
             return self
@@ -197,9 +197,9 @@ class TokenRows(Rows):
         return self.subset(torch.cat([*self.folds(test=False), *chosen]).sort().values)
 
     def _over_documents(self, members: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " some"]:
-        """`count` of a fold's sequences, evenly spread; if that leaves documents out, as many of each document.
+        """Select `count` of a fold's sequences, evenly spread, or equally many per document if that misses documents.
 
-        A sequence counts for the document that it begins in.
+        A sequence belongs to the document that it begins in.
         """
         even = spread(members, count)
         if self.spans is None:
@@ -218,11 +218,11 @@ class TokenRows(Rows):
 
 @dataclass(frozen=True)
 class ModelInputs(Rows):
-    """What to pass to a model, as its tokenizer or image processor returns it: padded text, images.
+    """Inputs of a model, as its tokenizer or image processor returns them: padded text, images.
 
     Attributes:
-        inputs: keyword → tensor, the first axis of each the sequences; an `attention_mask` tells tokens from padding.
-            The rest is as of `Rows`.
+        inputs: keyword → tensor, with sequences along the first axis; an `attention_mask` tells tokens from padding.
+            The rest is as in `Rows`.
     """
 
     inputs: Mapping[str, Tensor]
@@ -256,9 +256,9 @@ class ModelInputs(Rows):
             folds: document folds on each side.
 
         Raises:
-            InputError: tensors that do not belong together, padding on the left, or ids that are no whole numbers.
+            InputError: tensors that do not belong together, padding on the left, or ids that are not integers.
         """
-        # labels are what a model is trained by; it reads none
+        # labels are for training; a model does not read them here
         read = {str(name): given for name, given in inputs.items() if name != "labels" and given is not None}
         tensors = {name: as_tensor(given, name) for name, given in read.items()}
         for name in ("input_ids", "decoder_input_ids"):
@@ -276,18 +276,18 @@ class ModelInputs(Rows):
 
     @property
     def ids(self) -> Int64[Tensor, "n_sequences seq_len"] | None:
-        """Token ids, if these are what the model reads."""
+        """Token ids; None if the model reads something else."""
         return self.inputs.get("input_ids")
 
     @property
     def mask(self) -> Bool[Tensor, "n_sequences seq_len"] | None:
-        """Which places are tokens; None if all are."""
+        """Mask of the places that are tokens; None if all are."""
         if "attention_mask" not in self.inputs:
             return None
         return self.inputs["attention_mask"].bool()
 
     def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
-        """The token ids that a site's stack reads, and its mask: a decoder has its own of both, images have no ids."""
+        """Return the token ids and the mask that a site's stack reads: a decoder has its own, images have no ids."""
         if "decoder" in site.split(".") and self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
             mask = self.inputs.get("decoder_attention_mask")
             return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
@@ -302,7 +302,7 @@ class ModelInputs(Rows):
 
     @property
     def count(self) -> int:
-        """How many tokens there are, without padding; of images, how many there are of these."""
+        """Number of tokens without padding; for images, the number of images."""
         if self.mask is not None:
             return int(self.mask.sum())
         if self.ids is not None:
@@ -320,21 +320,21 @@ class ModelInputs(Rows):
         return digest.hexdigest()
 
     def subset(self, indices: Int64[Tensor, " some"]) -> ModelInputs:
-        """Some of the sequences, with their sides and folds."""
+        """Select some of the sequences, with their sides and folds."""
         inputs = {name: tensor[indices] for name, tensor in self.inputs.items()}
         return replace(self, inputs=inputs, test=self.test[indices], fold=self.fold[indices])
 
 
 @dataclass(frozen=True)
 class RowsOnRecord:
-    """What a file says of rows that are not at hand themselves.
+    """Description of rows in a file that does not hold the rows themselves.
 
     Attributes:
         corpus: name of the text.
         sha256: hash of the content.
-        count: how many tokens there were.
-        seq_len: tokens in a sequence; None of what had no token ids.
-        note: how they were made of a text, in a sentence.
+        count: number of tokens.
+        seq_len: tokens in a sequence; None for inputs without token ids.
+        note: how the rows were made from a text, in a sentence.
     """
 
     corpus: str
@@ -345,7 +345,7 @@ class RowsOnRecord:
 
 
 def _settle_split(rows: TokenRows | ModelInputs, count: int) -> None:
-    """Keep `test` and `fold` as tensors, whatever holds them, and refuse other lengths than that of the sequences."""
+    """Convert `test` and `fold` to tensors, and refuse lengths other than the number of sequences."""
     for name, dtype in (("test", torch.bool), ("fold", torch.long)):
         tensor = as_tensor(getattr(rows, name), name)
         if tensor.shape != (count,) or tensor.is_floating_point():
@@ -355,7 +355,7 @@ def _settle_split(rows: TokenRows | ModelInputs, count: int) -> None:
 
 
 def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
-    """Refuse a mask that does not fit its ids, says something else than which places are tokens, or pads before one."""
+    """Refuse a mask that does not fit its ids, has other values than 0 and 1 or no token, or pads before a token."""
     if given.ndim != 2 or (ids is not None and given.shape != ids.shape):
         shapes = f"{tuple(given.shape)}" + ("" if ids is None else f" for ids of shape {tuple(ids.shape)}")
         raise InputError(f"{name} of shape {shapes}: give (n_sequences, seq_len)")
@@ -374,13 +374,13 @@ def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
 
 
 def spread(members: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " some"]:
-    """`count` of a fold's sequences, evenly spread over it: neighbours are of one document, and few say little."""
+    """Select `count` of a fold's sequences, evenly spread, since neighbours tend to come from the same document."""
     count = min(count, len(members))
     return members[torch.arange(count) * len(members) // count]
 
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
-    """Which of n documents are held out, every fourth, and the fold of each within its side, in turn."""
+    """Hold out every fourth of n documents, and deal the documents of each side to its folds in turn."""
     folds = check_count("folds", folds)
     document = torch.arange(n)
     test = document % 4 == 3
@@ -390,10 +390,10 @@ def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor,
 
 
 def split_sequences(inputs: list[Tensor], folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
-    """Which sequences are held out, and the fold of each: equal ones are one document, which lies on one side.
+    """Decide which sequences are held out, and the fold of each; equal sequences are one document, on one side.
 
     Args:
-        inputs: what is read of the sequences, the first axis of each theirs.
+        inputs: tensors with sequences along the first axis.
         folds: document folds on each side.
     """
     flat = [tensor.reshape(len(tensor), *tensor.shape[1:], 1).flatten(1).contiguous() for tensor in inputs]
@@ -410,16 +410,16 @@ def split_sequences(inputs: list[Tensor], folds: int) -> tuple[Bool[Tensor, " n"
 
 
 def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: bool) -> list[Int64[Tensor, " some"]]:
-    """Indices of the sequences or rows of each document fold of one side, folds in order."""
+    """Return the indices of the sequences or rows of each document fold of one side, folds in order."""
     side = test == held_out
     return [(side & (fold == number)).nonzero()[:, 0] for number in fold[side].unique()]
 
 
 def batches(rows: Rows, size: int) -> list[Tensor]:
-    """Indices of sequences, every batch from one fold; the rows to fit on first."""
+    """Return batches of sequence indices, each from one fold, the train side first."""
     folds = [*rows.folds(test=False), *rows.folds(test=True)]
     every = [batch for sequences in folds for batch in sequences.split(size)]
-    # Were each of as many sequences as these have positions, `flat` could not tell the two apart.
+    # If every batch had as many sequences as a sequence has positions, `flat` could not tell the two axes apart.
     lengths = {tensor.shape[1] for tensor in rows.inputs.values() if tensor.ndim > 1 and tensor.shape[1] > 1}
     counts = {len(batch) for batch in every}
     if len(counts) == 1 and counts <= lengths:
@@ -428,12 +428,12 @@ def batches(rows: Rows, size: int) -> list[Tensor]:
 
 
 def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
-    """The (held out?, fold) of a batch."""
+    """Return the (held out?, fold) of a batch."""
     return bool(rows.test[batch[0]]), int(rows.fold[batch[0]])
 
 
 def folds_of(rows: Rows, some: Iterable[Tensor]) -> list[tuple[bool, int]]:
-    """The (held out?, fold) that some batches are of, in order."""
+    """Return the distinct (held out?, fold) pairs of some batches, in order."""
     return sorted({fold_of(rows, batch) for batch in some})
 
 
@@ -441,7 +441,7 @@ def folds_of(rows: Rows, some: Iterable[Tensor]) -> list[tuple[bool, int]]:
 
 
 def check(model: PreTrainedModel, rows: Rows) -> None:
-    """Say what is wrong with rows before a model fails at them."""
+    """Refuse rows that a model would fail at, and say what is wrong with them."""
     if not len(rows.test) or rows.test.all() or not rows.test.any():
         sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
         raise InputError(f"both sides need sequences, there are {sides}: give more; equal ones are one document")
@@ -449,7 +449,7 @@ def check(model: PreTrainedModel, rows: Rows) -> None:
 
 
 def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:
-    """A model's keywords for some sequences, on the device where it starts and in its precision."""
+    """Build a model's keyword arguments for some sequences, on the device where it starts and in its precision."""
     device = device_of(model)
     keywords: dict[str, Tensor | bool] = {}
     for name, tensor in rows.inputs.items():
@@ -461,7 +461,7 @@ def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, T
 
 
 def flat(rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d"]) -> Float[Tensor, "n d"]:
-    """What a site reads or writes of some sequences as rows, one sequence's after another's."""
+    """Flatten what a site reads or writes for some sequences into rows, one sequence after another."""
     ids, _ = rows.read_by(site)
     n, seq_len = len(indices), None if ids is None else ids.shape[1]
     if n != seq_len and x.shape[:-1] == (seq_len, n):
@@ -472,7 +472,7 @@ def flat(rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d"]) 
 def tokens_of(
     rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]
 ) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"], Int64[Tensor, " m"]]:
-    """The rows that a site saw of some sequences, without padding; and which of the n they are."""
+    """Select the rows that a site saw of some sequences, without padding, and their indices among the n rows."""
     ids, mask = rows.read_by(site)
     if ids is not None and len(x) != ids[indices].numel():
         in_batch = ids[indices].numel()
@@ -495,14 +495,14 @@ def tokens_of(
         mask = None  # there is no padding to leave out
     if mask is None:
         return x, y, torch.arange(len(x))
-    # by index and not by mask: a mask's number of rows would have to be waited for on a device
+    # by index and not by mask, whose number of rows would have to be waited for on a device
     places = mask[indices].flatten().nonzero()[:, 0]
     tokens = places.to(x.device, non_blocking=True)
     return x[tokens], y[tokens], places
 
 
 def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64[Tensor, "n s"]]:
-    """Draw tokens, none of padding: their places in order, counted through all, and per place which it is, or −1."""
+    """Draw tokens, never padding; return their places over all sequences, in order, and each place's index or −1."""
     if rows.ids is None and sample:
         raise InputError(f"a sample of {sample} rows keeps their token ids, and these inputs have none: ask for none")
     if "decoder_input_ids" in rows.inputs and sample:

@@ -1,8 +1,7 @@
-"""Texts that are read only as far as they are needed: data sets of the Hub by their ids, and any `IterableDataset`.
+"""Texts that are read only as far as needed: data sets on the Hub, given by id, and any `IterableDataset`.
 
-On the Hub a data set is named `owner/name`, `owner/name:configuration` or `owner/name:configuration:split`, whose split
-is `train` where none is named. Its rows come in an order that a seed decides: its files are shuffled, and of their rows
-`AHEAD` among each other.
+A data set on the Hub is named `owner/name`, `owner/name:configuration` or `owner/name:configuration:split`; the default
+split is `train`. A seed decides the order of its rows: its files are shuffled, and their rows in a buffer of `AHEAD`.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 AHEAD = 1_000
-"""Rows that are read beyond those that are used, to be shuffled with them."""
+"""Rows read ahead of those in use, to be shuffled with them."""
 
 HUB_ID = re.compile(r"(\w[\w.-]*/[\w.-]+)(?::([^:]*))?(?::([^:]+))?")
 FILE = re.compile(r".*\.[A-Za-z]\w{0,7}")  # versions end in digits, as in `the-stack-v1.2`
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name may be a data set's on the Hub, and no mistyped path of a file."""
+    """Return whether a name may be that of a data set on the Hub, and not a mistyped file path."""
     return bool(HUB_ID.fullmatch(name)) and not FILE.fullmatch(name)
 
 
 def is_stream(given: Any) -> bool:
-    """Whether something is a data set that is read row by row."""
+    """Return whether something is a data set that is read row by row."""
     return "datasets" in sys.modules and isinstance(given, sys.modules["datasets"].IterableDataset)
 
 
-@cache  # who looks whether it is there goes on to read it
+@cache  # a caller that checks whether it exists goes on to read it
 def open_hub(name: str) -> IterableDataset:
-    """A data set of the Hub, or of the local cache, of which nothing is read yet."""
+    """Open a data set of the Hub, or of the local cache, without reading any of it yet."""
     from datasets import load_dataset  # slow to import, and needless for other texts
 
     repository, configuration, split = HUB_ID.fullmatch(name).groups()
@@ -54,7 +53,7 @@ def open_hub(name: str) -> IterableDataset:
 
 
 def texts_of(stream: IterableDataset, column: str | None, name: str) -> Iterator[str]:
-    """The texts in a column of a stream, row by row; empty cells are none."""
+    """Yield the texts in a column of a stream, row by row, without empty cells."""
     try:
         for place, row in enumerate(stream):
             if place == 0:
@@ -71,7 +70,7 @@ def texts_of(stream: IterableDataset, column: str | None, name: str) -> Iterator
 
 
 def documents_of(stream: IterableDataset, column: str | None, name: str, way: str, seed: int) -> Iterator[str]:
-    """The documents of a stream, in an order that the seed decides."""
+    """Yield the documents of a stream, in an order that the seed decides."""
     shuffled = stream.shuffle(seed=seed, buffer_size=AHEAD)
     for text in texts_of(shuffled, column, name):
         yield from plain.WAYS[way](text)

@@ -1,4 +1,4 @@
-"""What each token of a sequence reads, so that all of them in a row are the text."""
+"""The text of each token of a sequence, such that all of them joined are the whole text."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-UNFINISHED = "\ufffd"  # what decoders write for the bytes of a character that is not whole yet
+UNFINISHED = "\ufffd"  # what decoders write for the bytes of an incomplete character
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """What each token adds to the text when all before it are decoded.
+    """Find what each token adds to the decoded text of the tokens before it.
 
-    A token alone cannot be decoded: byte-level ones may hold a part of a character, and whether a piece begins with a
-    space depends on what stands before it. A character that is spread over several tokens is the last one's, and those
-    before it add nothing.
+    A token cannot be decoded alone: a byte-level token may hold part of a character, and whether a piece begins with a
+    space depends on the tokens before it. A character that is spread over several tokens belongs to the last of them,
+    and the others add nothing.
 
     Returns:
-        A text a token; where a decoder takes back what it wrote, the vocabulary's own spelling of the token.
+        One text per token; if the decoder changes its earlier output, the token as the vocabulary spells it.
     """
     texts = []
     before = ""

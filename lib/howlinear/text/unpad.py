@@ -1,4 +1,4 @@
-"""Padded sequences as packed ones, for what counts tokens and must count no padding."""
+"""Repacking of padded sequences, for computations that count tokens and must not count padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from howlinear.text.rows import Rows, TokenRows
 
 
 def without_padding(rows: Rows) -> TokenRows:
-    """The same tokens, each document fold's in a row, cut into sequences of one length; the rest of a fold is left out.
+    """Repack the tokens of each document fold into sequences of one length; the remainder of a fold is left out.
 
     Every token stays on its side and in its document fold. Rows without padding keep their sequences.
     """
