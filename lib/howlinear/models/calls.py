@@ -1,4 +1,4 @@
-"""What a model and the modules of its layers are called with, and what they return."""
+"""The arguments and return values of a model and of the modules of its layers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from howlinear.models.checks import evaluating
 
 FAILURES = (
     *(RuntimeError, ValueError, LookupError, TypeError, ArithmeticError),
-    *(AttributeError, AssertionError),  # a module of another kind stands where a model reads its parts
+    *(AttributeError, AssertionError),  # a replacement lacks the parts that the model reads
 )
-"""What a forward pass raises that does not fit its inputs, its config or what was put in."""
+"""Exceptions of a forward pass with inputs, a config or replaced modules that do not fit."""
 
 PERCEIVED = ("pixel_attention_mask", "pixel_mask", "feature_attention_mask", "input_features_mask", "padding_mask")
-"""Keywords of the masks of images and sound, beside the `attention_mask` of text."""
+"""Keywords of masks for images and sound, in addition to `attention_mask` for text."""
 
 
 def perceives(path: str) -> bool:
-    """Whether a module lies in the part of a model that reads images or sound, as one calls it that reads text too."""
+    """Whether a module lies in the part of a model that reads images or sound, by the usual names of such a part."""
     part = r"(vision|visual|image|audio|speech)(_(model|tower|encoder|transformer))?"
     return any(re.fullmatch(part, name) for name in path.split("."))
 
 
 def input_of(module: nn.Module, args: tuple, named: dict) -> Tensor:
-    """The rows that a module was called with: by the name that `transformers` gives them, or its first parameter."""
+    """Find the rows that a module was called with: its first argument, `hidden_states`, or its first keyword."""
     if args or "hidden_states" in named:
         return args[0] if args else named["hidden_states"]
     by_keyword = [name for name in inspect.signature(module.forward).parameters if name in named]
@@ -40,26 +40,26 @@ def input_of(module: nn.Module, args: tuple, named: dict) -> Tensor:
 
 
 def stream_of(output: Any) -> Any:
-    """What a module adds to the residual stream, or leaves there: the first of what it returns, if that is several."""
+    """Return what a module adds to the residual stream or leaves there: its output, or the first of several."""
     return output[0] if isinstance(output, tuple | list) and len(output) > 0 else output
 
 
 def suited_to(module: nn.Module, x: Tensor) -> Tensor:
-    """Rows in the precision of a module's weights and where these are; layers of quantised weights have none."""
+    """Move rows to the precision and device of a module's weights; to float32 if the weights are quantised."""
     parameter = next(module.parameters(), torch.empty(0))
     x = x.to(parameter.dtype if parameter.is_floating_point() else torch.float32)
-    return x if parameter.is_meta else x.to(parameter.device)  # weights that rest elsewhere bring their own device
+    return x if parameter.is_meta else x.to(parameter.device)  # offloaded weights bring their own device
 
 
 @torch.no_grad()
 def maps_alone(module: nn.Module, width: int) -> bool:
-    """Whether a module makes y of x, with nothing beside either; tried on one token.
+    """Whether a module maps x to y, with no other input or output; tried on one token.
 
-    A mixture of experts may return its router's scores as well, or read those of the layer before. Without weights (on
-    the meta device) shapes alone are tried.
+    A mixture of experts may also return its router's scores, or read those of the layer before. Without weights (on the
+    meta device), only shapes are tried.
 
     Raises:
-        InputError: it fails, and not for want of something beside x.
+        InputError: the module fails, and not because an input other than x is missing.
     """
     x = suited_to(module, torch.zeros(1, 1, width))
     brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's
@@ -67,7 +67,7 @@ def maps_alone(module: nn.Module, width: int) -> bool:
     try:
         with evaluating(module), _experts_take_shapes(module) if by_shapes else nullcontext():
             output = module(x.to("meta") if by_shapes else x)
-    except (TypeError, LookupError, AttributeError):  # of an argument that is missing, or None
+    except (TypeError, LookupError, AttributeError):  # an argument is missing, or None
         return False
     except FAILURES as error:
         raise InputError(f"a {type(module).__name__} does not run on one token: {in_one_line(error)}") from error
@@ -76,7 +76,7 @@ def maps_alone(module: nn.Module, width: int) -> bool:
 
 @contextmanager
 def _experts_take_shapes(module: nn.Module) -> Iterator[None]:
-    """While it lasts, a mixture's experts run in the one way of `transformers`' that needs shapes and no numbers."""
+    """Run a mixture's experts by the one implementation of `transformers` that needs only shapes, not numbers."""
     configs = [part.config for part in module.modules() if isinstance(getattr(part, "config", None), PreTrainedConfig)]
     ways = [config._experts_implementation for config in configs]
     try:
@@ -89,7 +89,7 @@ def _experts_take_shapes(module: nn.Module) -> Iterator[None]:
 
 
 class FirstOutput(nn.Module):
-    """A module that returns y alone, of one that returns something beside it."""
+    """A wrapper that returns y alone, for a module that returns more."""
 
     def __init__(self, module: nn.Module):
         """Hold `module`, which returns several values, y first."""
@@ -97,7 +97,7 @@ class FirstOutput(nn.Module):
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Y of x, shape (…, d); refused where the module reads something beside x."""
+        """Return y of x, shape (…, d); a module that needs more than x is refused."""
         try:
             return stream_of(self.module(x))
         except (TypeError, LookupError, AttributeError) as error:

@@ -1,7 +1,7 @@
-"""What every function that runs a model makes sure of first: which object, in which mode, reads what.
+"""The checks that every function which runs a model makes first: of the model, its mode and its inputs.
 
 `hl.measure`, `capture`, `perplexity`, `losses`, `swap_costs` and `swap` all begin here, so that the same mistake gets
-the same line from each of them.
+the same message from each of them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from howlinear.files.paths import printable
 from howlinear.models.shards import is_on_disk
 
 LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}
-"""Whose hooks come back with a model, or go again by themselves."""
+"""Libraries whose hooks are restored with a model, or remove themselves."""
 
 
 def name_of(model: PreTrainedModel) -> str:
-    """What a profile calls a model: where it came from, or its class if it was made in memory."""
+    """Return a model's name for a profile: where it came from, or its class if it was made in memory."""
     return printable(model.name_or_path) or type(model).__name__
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
-    """The `transformers` model that an object is, or wraps without changing what it computes.
+    """Return the `transformers` model that an object is, or wraps without changing what it computes.
 
-    It may lie in several of `torch.compile`, `DataParallel` and `DistributedDataParallel`, in any order.
+    The wrappers may be `torch.compile`, `DataParallel` and `DistributedDataParallel`, nested in any order.
     """
     inside = model
     while isinstance(inside, nn.Module) and not isinstance(inside, PreTrainedModel):
@@ -60,7 +60,7 @@ def unwrapped(model: Any) -> PreTrainedModel:
 
 
 def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
-    """Refuse a model whose weights are not there, unless they are brought from where they rest."""
+    """Refuse a model without its weights, unless they are offloaded, or stay in their files and `on_disk` allows it."""
     if is_on_disk(model) and not on_disk:
         raise InputError(
             f"the weights of this {type(model).__name__} stay in their files, and this takes all of them at once: load "
@@ -73,7 +73,7 @@ def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
 
 
 def check_in_memory(model: PreTrainedModel, purpose: str) -> None:
-    """Refuse a model some of whose weights accelerate brings when they are called for, and takes away again."""
+    """Refuse a model with weights that accelerate has offloaded or spread over several devices."""
     devices = set(getattr(model, "hf_device_map", {}).values())
     offloaded = not is_on_disk(model) and any(parameter.is_meta for parameter in model.parameters())
     if len(devices) > 1 or offloaded:
@@ -87,9 +87,9 @@ _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 @contextmanager
 def alone(module: nn.Module) -> Iterator[None]:
-    """While it lasts, no other thread runs or changes a module: its passes would be heard, and its swaps measured.
+    """Keep other threads from running or changing a module: hooks would see their passes, and measure their swaps.
 
-    One that does is not waited for, as it may itself wait for this one.
+    A thread that is using it is not waited for, as it may itself be waiting for this one.
     """
     lock = _LOCKS.setdefault(getattr(module, "base_model", module), RLock())  # with its head or without
     if not lock.acquire(blocking=False):
@@ -105,7 +105,7 @@ def alone(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode while it lasts, so without dropout; every part is put back into the mode that it was in."""
+    """Put a module in evaluation mode, without dropout; every part returns to its previous mode afterwards."""
     with alone(module):
         training = [part for part in module.modules() if part.training]
         module.eval()
@@ -118,7 +118,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def undisturbed(model: PreTrainedModel) -> Iterator[None]:
-    """While it lasts, a model in evaluation mode and gradients to be had; torch's random numbers go on as before it."""
+    """Put a model in evaluation mode with gradients available; the CPU's random state is restored afterwards."""
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise InputError("this model was made within torch.inference_mode and gives no gradients: make it outside")
     with evaluating(model), torch.inference_mode(False), torch.random.fork_rng(devices=[]):
@@ -126,40 +126,40 @@ def undisturbed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def is_hooked(module: nn.Module, before: bool = False) -> bool:
-    """Whether a person has registered a hook on a module's calls, or on what goes into them alone; no library."""
+    """Whether a user, not a library, has hooked a module's calls; with `before`, only hooks on its inputs count."""
     hooks = [*module._forward_pre_hooks.values(), *(() if before else module._forward_hooks.values())]
     owners = {str(getattr(hook, "func", hook).__module__).partition(".")[0] for hook in hooks}
     return not owners <= LIBRARIES
 
 
 def is_written_over(module: nn.Module) -> bool:
-    """Whether a person has put a forward of its own on a module; no library, as accelerate or `torch.compile`."""
+    """Whether a user, not a library such as accelerate or `torch.compile`, has overwritten a module's forward."""
     forward = vars(module).get("forward")
     return forward is not None and not (hasattr(forward, "_torchdynamo_orig_callable") or hasattr(module, "_hf_hook"))
 
 
 def check_count(name: str, given: Any, least: int = 1) -> int:
-    """A count as Python has it, which torch takes; numpy's are counts too."""
+    """Check a whole number, Python's or numpy's, and return it as Python's, which torch takes."""
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
         raise InputError(f"{name}={given!r}: give a whole number, {least} or more")
     return int(given)
 
 
 def check_flags(**given: Any) -> None:
-    """Refuse what is neither true nor false; None where it is left to us."""
+    """Refuse a flag that is neither True nor False; None stands for the default."""
     for name, flag in given.items():
         if flag is not None and not isinstance(flag, bool | np.bool_):
             raise InputError(f"{name}={flag!r}: give True or False")
 
 
 def check_number(name: str, given: Any, example: str) -> None:
-    """Refuse what is no finite number."""
+    """Refuse anything but a finite number."""
     if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not np.isfinite(given):
         raise InputError(f"{name}={given!r}: give a finite number, as {example}")
 
 
 def as_tensor(given: Any, name: str) -> Tensor:
-    """A tensor of what a user has, a tensor, an array, or lists; whole numbers of any width become int64."""
+    """Convert a tensor, an array or lists to a tensor on the CPU; whole numbers of any width become int64."""
     try:
         tensor = tensor_of(given)
         odd = tensor.is_nested or tensor.is_meta or tensor.is_quantized
@@ -178,7 +178,7 @@ def as_tensor(given: Any, name: str) -> Tensor:
 
 
 def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
-    """Token ids of what a user has: a tensor, an array, or lists, of whole numbers of any width."""
+    """Convert a tensor, an array or lists of whole numbers to token ids."""
     ids = as_tensor(given, "token ids")
     if ids.ndim != 2 or ids.numel() == 0:
         raise InputError(f"token ids of shape {tuple(ids.shape)}: give (n_sequences, seq_len), neither of them 0")
@@ -188,7 +188,7 @@ def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
 
 
 def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
-    """Say what is wrong with a model's inputs before it fails at them."""
+    """Refuse inputs that a model cannot read, and say what is wrong with them."""
     for name, tensor in inputs.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise InputError(f"{name} holds NaN or infinity")
@@ -206,7 +206,7 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
 
 
 def main_input(model: PreTrainedModel) -> str:
-    """The keyword that a model reads by: the one that its class names, or that of a tower whose class names none."""
+    """Return the keyword of a model's main input: as its class names it, or that of a tower whose class does not."""
     taken = inspect.signature(model.forward).parameters
     perceived = [name for name in ("pixel_values", "input_features", "input_values") if name in taken]
     named = model.main_input_name in taken or not perceived
@@ -214,18 +214,18 @@ def main_input(model: PreTrainedModel) -> str:
 
 
 def is_encoder_decoder(model: PreTrainedModel) -> bool:
-    """Whether a model is both; half of one has the config of the whole."""
+    """Whether a model has both parts; the config alone does not tell, as half a model has that of the whole."""
     base = model.base_model
     both = hasattr(base, "encoder") and hasattr(base, "decoder")
     return both and bool(getattr(model.config, "is_encoder_decoder", False))
 
 
 def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"]) -> None:
-    """Make sure that a model has a place and an embedding for every token."""
+    """Make sure that a model has a position and an embedding for every token."""
     check_length(model, ids.shape[1])
     try:
         vocabulary = model.get_input_embeddings().weight.shape[0]
-    except (NotImplementedError, AttributeError):  # as of CLIP, whose parts have their own; one that fails says so
+    except (NotImplementedError, AttributeError):  # as in CLIP, whose parts have their own; the pass reports bad ids
         return
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= vocabulary:
@@ -233,14 +233,14 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
 
 
 def check_length(model: PreTrainedModel, seq_len: int) -> None:
-    """Make sure that a model has a place for every token of a sequence."""
+    """Make sure that a model has a position for every token of a sequence."""
     longest = longest_sequence(model)
     if longest is not None and seq_len > longest:
         raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
 
 
 def longest_sequence(model: PreTrainedModel) -> int | None:
-    """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
+    """Return how many tokens a model reads at once, None if any number. RoBERTa's positions start after padding's."""
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return len(module.weight) - module.padding_idx - 1

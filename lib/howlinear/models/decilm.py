@@ -1,7 +1,7 @@
-"""A LLaMA of which every feed-forward block has a width of its own, in the form of DeciLM (Nemotron-NAS).
+"""A LLaMA whose feed-forward blocks each have their own width, in the format of DeciLM (Nemotron-NAS).
 
-vLLM, SGLang, TensorRT-LLM and llama.cpp read this form by its name. This file lies in a model's folder, from which
-`transformers` builds it: AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).
+vLLM, SGLang, TensorRT-LLM and llama.cpp recognise this format by its name. This file is saved in the model's folder, so
+that `transformers` can build the model: AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).
 """
 
 import copy
@@ -11,16 +11,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 MULTIPLE = 256
-"""Readers round a block's width up to a multiple of it."""
+"""Programs that read this format round a block's width up to a multiple of this."""
 
 
 def width(ffn_mult, hidden_size):
-    """How many hidden units a block has: two thirds of ffn_mult × hidden_size, rounded up."""
+    """Compute a block's width: two thirds of ffn_mult × hidden_size, rounded up to a multiple of `MULTIPLE`."""
     return -(-int(2 * ffn_mult * hidden_size / 3) // MULTIPLE) * MULTIPLE
 
 
 class Entry(dict):
-    """A part of a block's configuration: vLLM asks for attributes, llama.cpp for keys."""
+    """A part of a block's configuration, which vLLM reads by attribute and llama.cpp by key."""
 
     def __getattr__(self, name):
         if name not in self:
@@ -28,9 +28,9 @@ class Entry(dict):
         return Entry(self[name]) if isinstance(self[name], dict) else self[name]
 
 
-@no_type_check  # transformers writes its __init__, and others call it with more
+@no_type_check  # transformers generates its __init__, which others call with more
 class DeciLMConfig(LlamaConfig):
-    """LLaMA's configuration, and in `block_configs` what each block's attention and feed-forward part are like."""
+    """LLaMA's configuration plus `block_configs`, which describes each block's attention and feed-forward part."""
 
     model_type = "nemotron-nas"
 
@@ -39,7 +39,7 @@ class DeciLMConfig(LlamaConfig):
 
 
 class DeciLMForCausalLM(LlamaForCausalLM):
-    """A LLaMA whose blocks have the widths that its configuration says."""
+    """A LLaMA whose blocks have the widths given in its configuration."""
 
     config_class = DeciLMConfig
 
@@ -52,6 +52,6 @@ class DeciLMForCausalLM(LlamaForCausalLM):
         self.post_init()
 
 
-# a saved model takes this file with it
+# save this file with the model
 DeciLMConfig.register_for_auto_class()
 DeciLMForCausalLM.register_for_auto_class("AutoModelForCausalLM")

@@ -1,8 +1,8 @@
-"""A LLaMA with blocks of unequal widths or with affine maps, as other programs read one (`models.decilm`).
+"""Export a LLaMA with blocks of unequal widths, or with affine maps, to the format of `models.decilm`.
 
-Widths are padded to the multiples that they read, by units that compute 0 and write nothing. An affine map y = x W + b
-becomes gated units whose gate stands open, whatever x: its bias is 32, and SiLU(32) is 32 in every precision. So the
-units are 32 x W, and read out by 1/32 they give y; a power of two moves no digit. A pair of layers of rank r takes r.
+Widths are padded to the multiples that readers use, by units that compute 0 and write nothing. Gated units can hold an
+affine map y = x W + b with a gate that is always open: its bias is 32, and SiLU(32) is 32 in float32 and below. Their
+values are 32 x W, and a readout of 1/32 gives y; a power of two changes no digit. A pair of rank r takes r units.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPEN = 32.0  # SiLU(32) = 32 (1 − 1.3e-14)
 
 
 def check_llama(model: PreTrainedModel) -> None:
-    """Refuse a model that DeciLM's form has no words for."""
+    """Refuse a model that DeciLM's format cannot express."""
     config = model.config
     if config.model_type != "llama":
         raise InputError(f"DeciLM's form is of LLaMA's family alone: this is a {config.model_type!r} model")
@@ -42,17 +42,17 @@ def check_llama(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def to_decilm(model: Any) -> DeciLMForCausalLM:
-    """A copy of a LLaMA in the form of DeciLM, which vLLM and llama.cpp read: the same outputs, for `hl.save`.
+    """Copy a LLaMA into DeciLM's format, which vLLM and llama.cpp read; the outputs are the same. Save it by `hl.save`.
 
     Args:
         model: a LLaMA or its folder; its blocks may have unequal widths or be affine maps (`compress`, `replace`).
 
     Returns:
-        The copy, each block padded to a multiple of 256 units. Where the model's weights stay in their files, so do
-        those of the copy, in a folder that goes with it: `save` it.
+        The copy, each block padded to a multiple of 256 units. If the model's weights stay on disk, the copy's do too,
+        in a temporary folder that lives as long as the copy: `save` it.
 
     Raises:
-        InputError: as `check_llama`, `check_told` and `check_plain`, or what the form has no place for.
+        InputError: see `check_llama`, `check_told` and `check_plain`; or a weight that the format has no place for.
     """
     model = model_of(model, on_disk=True)
     check_llama(model)
@@ -107,7 +107,7 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
 
 
 def _fill(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put weights into the beginning of larger ones, all else 0."""
+    """Copy weights into the leading entries of larger ones, and set all others to 0."""
     for parameter in module.parameters():
         parameter.zero_()
     for name, value in weights.items():
@@ -115,12 +115,12 @@ def _fill(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _gated(site: Site, maps: Mapping[int, int | None]) -> dict[str, Tensor]:
-    """The weights of a block as gated units have them."""
+    """Return the weights of a block under the names that gated units have."""
     return _as_gated(site.output) if site.block in maps else dict(site.output.named_parameters())
 
 
 def _as_gated(module: nn.Module) -> dict[str, Tensor]:
-    """The weights of gated units that compute what a linear layer computes, or a pair of them."""
+    """Return the weights of gated units that compute the same as a linear layer, or a pair of them."""
     first, *second = [module] if isinstance(module, nn.Linear) else module
     bias = (second[0] if second else first).bias
     readout = second[0].weight if second else torch.eye(len(bias)).to(bias)

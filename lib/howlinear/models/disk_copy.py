@@ -1,4 +1,4 @@
-"""A changed copy of a model whose weights stay in their files: its own go to files as well."""
+"""Changed copies of a model whose weights stay in their files: the copies' weights go to files as well."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from howlinear.models.shards import ShardWriter, check_all_in_files
 def copy_on_disk(
     model: PreTrainedModel, write: Callable[[ShardWriter], PreTrainedModel], folder: Path | None = None
 ) -> PreTrainedModel:
-    """Write a copy part by part.
+    """Write a changed copy of a model to files, part by part, and load it from there.
 
-    `write` writes what differs, and returns what the copy is built as, a model without weights. The files stay in a
-    folder, with what an ended run has written there; without one they go with the copy.
+    `write` writes the parts that differ, and returns the copy's structure, a model without weights. The files stay in
+    `folder`, where files that an interrupted run has written are reused; by default they are removed with the copy.
     """
     check_all_in_files(model)
     with ExitStack() as removed:
@@ -32,7 +32,7 @@ def copy_on_disk(
         folder.mkdir(exist_ok=True)
         files = ShardWriter(model, folder)
         files.finish(write(files))
-        with suppress(SourceError):  # a model of token ids alone
+        with suppress(SourceError):  # the model has no tokenizer
             tokenizer_of(model).save_pretrained(folder)
         copied = load_on_disk(folder, model.dtype, device=files.shards.device)
         weakref.finalize(copied, removed.pop_all().close)

@@ -1,9 +1,9 @@
-"""Weights that are drawn when a part of the model runs: for a model before training that is larger than memory.
+"""Weights that are drawn when a part of the model runs: for an untrained model that is larger than memory.
 
-`load.untrained` builds such a model, all of whose parameters lie on the meta device. Each is drawn by the model's own
-rule of initialisation, which finds it in its place in a twin of the model and all others on the meta device, where to
-draw does nothing. It has a stream of random numbers of its own, so it is the same whenever it is read. A model in
-memory takes all its weights from one stream: these are of the same distribution and other numbers.
+`load.untrained` builds such a model, with all its parameters on the meta device. Each weight is drawn by the model's
+own initialisation rule, in a twin of the model whose other parameters are all on the meta device, where drawing does
+nothing. Each has its own stream of random numbers, so it is the same whenever it is read. A model in memory draws all
+its weights from one stream: the distribution is the same, the numbers differ.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 
 PART = 32
-"""Rows of an embedding or a head that are drawn together: a text reads few of them. No rule of a language model asks
-how many rows these matrices have."""
+"""Rows of an embedding or a head that are drawn together: a text reads few of them. No initialisation rule of a
+language model depends on how many rows these matrices have."""
 
 
 class Draws:
-    """The weights of a model before training, in the place of `shards.Shards`; there are no files."""
+    """The weights of an untrained model, to be read like `shards.Shards`, but without files."""
 
     files: tuple[Path, ...] = ()
 
     def __init__(self, model: PreTrainedModel, seed: int, device: str = "cpu"):
         """Draw nothing yet, for a model all of whose parameters are on the meta device."""
-        # Of the model itself some weights are there while others are drawn, and a rule would draw those anew.
+        # The model itself may have some weights in memory, which a rule would draw anew.
         self.twin = copy.deepcopy(model)
         self.seed = seed
         self.device = device
@@ -41,7 +41,7 @@ class Draws:
         self._in_parts = {f"{name}.weight" for name, part in self.twin.named_modules() if part in ends}
 
     def read(self, name: str, like: Tensor) -> Tensor:
-        """One weight by its name in the model, in the precision of `like`."""
+        """Draw a weight, given by its name in the model, in the precision of `like`."""
         if not isinstance(like, nn.Parameter):
             return like  # a buffer, which the model has made
         if name in self._in_parts:
@@ -49,7 +49,7 @@ class Draws:
         return self._draw(name, like.shape).to(self.device, like.dtype)
 
     def read_rows(self, name: str, rows: Sequence[int], like: Tensor) -> Tensor:
-        """Rows of an embedding or a head by their numbers, ascending, in the precision of `like`."""
+        """Draw rows of an embedding or a head, given by ascending numbers, in the precision of `like`."""
         numbers = torch.as_tensor(rows)
         parts, counts = (numbers // PART).unique_consecutive(return_counts=True)
         drawn = torch.empty(len(numbers), *like.shape[1:], dtype=like.dtype, device=self.device)
@@ -62,7 +62,7 @@ class Draws:
 
     @torch.no_grad()
     def _draw(self, name: str, shape: Sequence[int], first: int = 0) -> Tensor:
-        """A weight, or the rows of it from one on, of a shape, on the CPU in float32."""
+        """Draw a weight of the given shape, or rows of it from `first` on, on the CPU in float32."""
         name = self._tied.get(name, name)
         path, _, leaf = name.rpartition(".")
         owner = self.twin.get_submodule(path)
@@ -86,9 +86,9 @@ class Draws:
         return drawn.data
 
     def _rules(self, path: str) -> Iterator[Callable[[], None]]:
-        """What draws the weights of a module: its own rule, and those of the modules around it, from within.
+        """Yield the rules that draw a module's weights: its own, then those of the modules around it, innermost first.
 
-        As in `PreTrainedModel.initialize_weights`, the innermost model around a module has the say.
+        As in `PreTrainedModel.initialize_weights`, each rule is that of the innermost model around the module.
         """
         rules = []
         part = model = self.twin

@@ -1,11 +1,11 @@
 """Where a model keeps its feed-forward blocks: a table per family, a pattern of your own, or the model's structure.
 
 An FFN site is the pair (module whose input is x, module whose output is y): after the norm, without the residual.
-A pattern names it for all blocks, a star in the place of the block's number: `layers.*.mlp` where one module maps x to
-y, `layers.*.fc1,layers.*.fc2` where the first and last layer lie apart or the residual is added between y and the
-module's end. Paths are below `model.base_model`.
+A pattern names it for all blocks, with a star for the block's number: `layers.*.mlp` if one module maps x to y,
+`layers.*.fc1,layers.*.fc2` if the first and last layer lie apart or the residual is added between y and the end of the
+module. Paths are below `model.base_model`.
 
-Besides, attention and the whole layer can be measured as sites of the same list of layers, by name (`KINDS`).
+Attention and whole layers can be measured too, as sites of the same list of layers, by name (`KINDS`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BERTS = (
     *("rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "tapas", "xlm-roberta", "xlm-roberta-xl"),
     "yoso",
 )
-_DECODERS = (  # half of a model that translates, as it is when it is used alone
+_DECODERS = (  # the decoder of an encoder-decoder model, used alone
     *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "opt", "pegasus"),
     *("plbart", "trocr", "whisper"),
 )
@@ -54,9 +54,9 @@ FAMILIES = {  # model_type: pattern
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NO_FFN = "it has no feed-forward blocks"
 TIME_MAJOR = ("fsmt", "xlnet")
-"""Families whose layers have positions before sequences, where masks and documents would be those of other rows."""
+"""Families whose layers put positions before sequences, so that masks and documents would apply to the wrong rows."""
 
-REFUSED = {  # model_type: why there is nothing to measure, or none of it block by block
+REFUSED = {  # model_type: why it cannot be measured block by block
     **dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), _NO_FFN),
     **dict.fromkeys(TIME_MAJOR, "its layers read positions of sequences, not sequences of positions"),
     "albert": "all its layers share one feed-forward block, so that they cannot be told apart",
@@ -69,16 +69,16 @@ KINDS = {
     "attention": "attention",
     "layer": "the whole layer",
 }
-"""What can be measured of a layer, by name. `ffn`: x behind the norm, y before the residual is added. `attention`: the
-same of attention, of a decoder that also reads an encoder its self-attention. `layer`: x is the residual stream before
-the layer and y what the layer adds to it, the stream behind less the stream before: a layer that does nothing has
-y = 0, while the stream behind would be nearly linear in the one before for carrying it along."""
-_ATTENTION = {"bloom": "self_attention,self_attention.dense"}  # model_type: in its layer; the module adds the residual
+"""What can be measured of a layer, by name. `ffn`: x after the norm, y before the residual is added. `attention`: the
+same for attention (self-attention, in a decoder that also reads an encoder). `layer`: x is the residual stream before
+the layer and y what the layer adds to it, the stream after less the stream before: if a layer does nothing, y = 0,
+while the stream after it, which carries the one before along, would be nearly linear in it."""
+_ATTENTION = {"bloom": "self_attention,self_attention.dense"}  # model_type: path in its layer, which adds the residual
 
 
 @dataclass(frozen=True)
 class Site:
-    """One feed-forward block, or what else of a layer is measured.
+    """One feed-forward block, or another part of a layer that is measured.
 
     Attributes:
         block: its depth, from 0.
@@ -86,7 +86,7 @@ class Site:
         input: the module whose first argument is x.
         output: the module that returns y; usually the same one.
         input_name: dotted path of `input` below the model.
-        kind: which of `KINDS`; of a `layer`, y is what `output` returns less x.
+        kind: one of `KINDS`; for a `layer`, y is what `output` returns minus x.
     """
 
     block: int
@@ -98,20 +98,20 @@ class Site:
 
     @property
     def ffn(self) -> nn.Module | None:
-        """The one module that maps x to y; None where that takes the pair, with what lies between."""
+        """The one module that maps x to y; None if that takes the pair and what lies between."""
         if isinstance(self.output, Replacement):
             return self.output.map
         return self.output if self.input is self.output else None
 
     @property
     def linear(self) -> bool:
-        """Whether nothing but linear layers stands here, as after `replace.replace`."""
+        """Whether the site holds nothing but linear layers, as after `replace.replace`."""
         parts = self.ffn if isinstance(self.ffn, nn.Sequential) else [self.ffn]
         return all(isinstance(part, nn.Linear) for part in parts)
 
     @property
     def stack(self) -> str | None:
-        """The path of the list that its layer is in, as `layers` of `layers.3.mlp`; None where there is no list."""
+        """The path of the list of layers, such as `layers` for `layers.3.mlp`; None if there is no list."""
         stack, in_list, _ = f"{self.name}.".partition(f".{self.block}.")
         return stack if in_list else None
 
@@ -121,16 +121,16 @@ class Site:
 
 
 def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ffn") -> list[Site]:
-    """The FFN sites of a model, in order of depth, or those of its attention or of its whole layers.
+    """List the FFN sites of a model, or those of its attention or whole layers, in order of depth.
 
     Args:
-        model: any `transformers` model; `load_model(…, sites=…)` says where to look if that cannot be told.
-        blocks: numbers of blocks, or of one, of Python, numpy or torch; all by default.
+        model: any `transformers` model; if its FFNs cannot be found, say where they are by `load_model(…, sites=…)`.
+        blocks: numbers of blocks, or one number, from Python, numpy or torch; all by default.
         site: `ffn`, `attention` or `layer` (`KINDS`).
 
     Raises:
-        InputError: it cannot be told where this architecture keeps these (says what was found and what to pass), a
-            block that the model does not have, a convolution, or another site.
+        InputError: the sites of this architecture cannot be found (the message says what was found and what to pass), a
+            block that the model does not have, a convolution, or an unknown kind of site.
     """
     model = unwrapped(model)
     check_kind(site)
@@ -160,7 +160,7 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
 
 
 def _check_apart(all_sites: list[Site]) -> None:
-    """Refuse one module in several places: what passes through it cannot be told apart."""
+    """Refuse a module that several blocks share: what passes through it cannot be told apart."""
     block_of: dict[nn.Module, int] = {}
     for site in all_sites:
         for module in {site.input, site.output}:
@@ -173,7 +173,7 @@ def _check_apart(all_sites: list[Site]) -> None:
 
 
 def _check_reached(model: PreTrainedModel, all_sites: list[Site]) -> None:
-    """Refuse a list of layers of which some, and not others, lie in modules of somebody's own."""
+    """Refuse a list of layers of which some, but not all, are wrapped in custom modules."""
     blocks = {site.block for site in all_sites}
     for stack in {site.stack for site in all_sites} - {None}:
         below = all_sites[0].name.partition(f"{stack}.{all_sites[0].block}.")[2]
@@ -187,7 +187,7 @@ def _check_reached(model: PreTrainedModel, all_sites: list[Site]) -> None:
 
 
 def pattern_of(model: PreTrainedModel) -> str:
-    """The pattern of a model's sites: the one noted in its config, else the table's, else what its structure says."""
+    """Find the pattern of a model's FFNs: the one noted in its config, else the table's, else from its structure."""
     noted = getattr(model.config, "howlinear_sites", None)
     family = model.config.model_type
     if noted is not None and family not in TIME_MAJOR:
@@ -195,7 +195,7 @@ def pattern_of(model: PreTrainedModel) -> str:
     if family in REFUSED:
         raise InputError(f"{type(model).__name__}, a {family!r} model, cannot be measured: {REFUSED[family]}")
     if family in FAMILIES and not is_encoder_decoder(model):  # else structure says which two there are
-        for pattern in (FAMILIES[family], FAMILIES[family].replace("decoder.", "")):  # of a half that stands alone
+        for pattern in (FAMILIES[family], FAMILIES[family].replace("decoder.", "")):  # or a decoder alone
             if _resolved(model, pattern):
                 return pattern
     try:
@@ -215,7 +215,7 @@ _SAY = (
 
 
 def check_kind(site: Any) -> None:
-    """Refuse what is none of `KINDS`."""
+    """Refuse a site that is not one of `KINDS`."""
     if not isinstance(site, str) or site not in KINDS:
         raise InputError(f"site {site!r}: give {', '.join(KINDS)}")
 
@@ -238,7 +238,7 @@ def _pattern_beside(model: PreTrainedModel, site: str) -> str:
 
 
 def _stack_of(model: PreTrainedModel) -> str:
-    """The path of the list of layers below the base model: where the FFNs are known to be, or else the only list."""
+    """Find the list of layers below the base model: the one that is known to hold the FFNs, or else the only one."""
     noted = getattr(model.config, "howlinear_sites", None)
     one_stack = not getattr(model.config, "is_encoder_decoder", False)
     pattern = noted or (FAMILIES.get(model.config.model_type) if one_stack else None)
@@ -264,7 +264,7 @@ def note(model: PreTrainedModel, pattern: str) -> None:
 
 
 def _outputs_beside(model: PreTrainedModel, kind: str) -> set[nn.Module]:
-    """The modules that return what attention or the layers write; none where these cannot be told."""
+    """Return the output modules of attention or of the layers; none if these cannot be found."""
     try:
         return {site.output for site in _resolved(model, _pattern_beside(model, kind), kind)}
     except InputError:
@@ -272,7 +272,7 @@ def _outputs_beside(model: PreTrainedModel, kind: str) -> set[nn.Module]:
 
 
 def _fitting(model: PreTrainedModel, pattern: str) -> str:
-    """The pattern, if every block has the modules that it names."""
+    """Return the pattern if every block has the modules that it names; else refuse it."""
     if isinstance(pattern, str) and _resolved(model, pattern):
         return pattern
     where = f"{type(model).__name__} ({model.config.model_type})"
@@ -280,7 +280,7 @@ def _fitting(model: PreTrainedModel, pattern: str) -> str:
 
 
 def width_of(model: PreTrainedModel) -> int:
-    """Features of the residual stream, so of x and y."""
+    """Return the width of the residual stream, and so of x and y."""
     width = getattr(model.config.get_text_config(), "hidden_size", None)
     if not isinstance(width, int):
         kind = type(model).__name__
@@ -326,12 +326,12 @@ def _matches(model: PreTrainedModel, path: str) -> dict[int, str]:
 
 
 def prefix_of(model: PreTrainedModel) -> str:
-    """How paths below the base model begin below the model."""
+    """Return the prefix that makes a path below the base model one below the model."""
     return "" if model.base_model is model else f"{model.base_model_prefix}."
 
 
 def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:
-    """The activation between the two layers of a pair, as a BERT keeps it beside the first; None if none lies there."""
+    """Find the activation between the two layers of a pair, next to the first as in BERT; None if there is none."""
     beside, _, _ = site.input_name.rpartition(".")
     return getattr(model.get_submodule(beside), "intermediate_act_fn", None)
 
@@ -349,14 +349,14 @@ def whole(model: PreTrainedModel, site: Site) -> nn.Module:
 
 
 def stands_alone(model: PreTrainedModel, site: Site) -> bool:
-    """Whether an FFN makes y of x with nothing beside either, so that a map can stand in its place."""
+    """Whether an FFN maps x to y with no other input or output, so that a map can take its place."""
     if site.ffn is None or site.linear or model.config.model_type in FAMILIES:
         return True
     return maps_alone(site.ffn, width_at(model, site))
 
 
 def width_at(model: PreTrainedModel, site: Site) -> int:
-    """Features of x at a site: of a part of its own that was named, as a vision tower, those of its first layer."""
+    """Return the width of x at a site: if the user named the site, as for a vision tower, that of its first layer."""
     first = next((part for part in site.input.modules() if isinstance(part, nn.Linear)), None)
     named = getattr(model.config, "howlinear_sites", None) is not None
     return first.in_features if named and first is not None else width_of(model)
@@ -365,8 +365,8 @@ def width_at(model: PreTrainedModel, site: Site) -> int:
 def put(model: PreTrainedModel, site: Site, module: nn.Module) -> None:
     """Put a module that maps x to y in the place of an FFN that stands alone.
 
-    In the place of a pair, the first becomes an `InputTap` and the last a `Replacement`; what lies between (an
-    activation) runs on no features at all.
+    In a pair, the first module becomes an `InputTap` and the last a `Replacement`; what lies between (an activation)
+    runs on tensors of width 0.
     """
     if site.input_name == site.name:
         model.set_submodule(site.name, module)
@@ -383,7 +383,7 @@ def put_back(model: PreTrainedModel, site: Site) -> None:
 
 
 class InputTap(nn.Module):
-    """Keeps x for its `Replacement`, and passes nothing on."""
+    """A module that keeps x for its `Replacement`, and passes nothing on."""
 
     def __init__(self, memory: list[Tensor]):
         """Share `memory` with the `Replacement`."""
@@ -398,7 +398,7 @@ class InputTap(nn.Module):
 
 
 class Replacement(nn.Module):
-    """Maps the x that its `InputTap` kept."""
+    """A module that maps the x that its `InputTap` kept."""
 
     def __init__(self, memory: list[Tensor], map_: nn.Module):
         """Share `memory` with the `InputTap`."""
@@ -407,12 +407,12 @@ class Replacement(nn.Module):
         self.map = map_
 
     def forward(self, _: Tensor) -> Tensor:
-        """The map of x, shape (…, d_out)."""
+        """Return the map of x, shape (…, d_out)."""
         return self.map(self.memory.pop())
 
 
 def device_of(module: nn.Module) -> torch.device | int | str:
-    """Where a module computes: in a model over several devices each its own, even if its weights rest on disk."""
+    """Find the device on which a module computes, even in a model over several devices or with offloaded weights."""
     for part in module.modules():
         hook = getattr(part, "_hf_hook", None)  # accelerate's, which brings weights to where they are needed
         device = getattr(hook, "execution_device", None)

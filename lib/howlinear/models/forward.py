@@ -26,35 +26,35 @@ Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
 
 
 def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> None:
-    """Run a model on a batch up to its head: for whoever listens at its modules.
+    """Run a model on a batch up to its head, for the hooks on its modules.
 
-    Layers behind that of `last`, the deepest site that is listened at, do not run, except in the model's first pass,
-    which shows whether any runs again. All run by default.
+    Layers after that of `last`, the deepest hooked site, do not run, except in the model's first pass, which shows
+    whether any site runs twice. By default all layers run.
     """
     with one_pass(model), _ended_behind(model, last):
-        # with its head where its base model, as DINOv3's encoder, reads something else
+        # with its head if its base model reads something else, as DINOv3's encoder does
         reads = inspect.signature(model.base_model.forward).parameters
         body = model.base_model if main_input(model) in reads else model
         body(**_keywords(model, body, inputs))
 
 
 _RUNS_ONCE: WeakSet[Module] = WeakSet()
-"""Models of which a whole pass has come through each layer once."""
+"""Models that have had a full pass, in which each hooked site ran once."""
 
 
 _PASSED: ContextVar[set[tuple[int, str]] | None] = ContextVar("passed", default=None)
-"""Where the pass that runs has been seen, by whom; None between passes."""
+"""(Listener, site) pairs that the current pass has reached; None between passes."""
 
 
 @contextmanager
 def one_pass(model: PreTrainedModel) -> Iterator[None]:
-    """While it lasts, a model as it was written runs once, and what it draws in evaluation is the same in each pass.
+    """Run one pass of a model, uncompiled; in evaluation mode, what it draws is the same in every pass.
 
-    ViTMAE draws masks even then. Nobody else's random numbers are any other for it; in training all are drawn anew.
+    ViTMAE draws masks even then. The caller's random state is not affected; in training mode, all is drawn anew.
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     token = _PASSED.set(set())
-    # Compiled code passes hooks and swaps by; where nothing is compiled, to import dynamo takes seconds for nothing.
+    # Compiled code bypasses hooks and swaps. If nothing is compiled, dynamo is not imported, which takes seconds.
     as_written = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     try:
         with as_written, torch.random.fork_rng(devices, enabled=not model.training):
@@ -68,7 +68,7 @@ def one_pass(model: PreTrainedModel) -> Iterator[None]:
 
 
 def check_passed_once(listener: int, site: Site) -> None:
-    """Refuse a site that somebody who listens there has seen in this pass before."""
+    """Refuse a site that the same listener has already seen in this pass."""
     passed = _PASSED.get()
     if passed is None:
         return
@@ -80,12 +80,12 @@ def check_passed_once(listener: int, site: Site) -> None:
 
 
 class _Passed(Exception):  # noqa: N818
-    """The pass has come as far as it has to."""
+    """The signal that a pass has come as far as needed."""
 
 
 @contextmanager
 def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
-    """While it lasts, a forward pass ends where the layer behind that of a site would begin."""
+    """End forward passes before the layer that follows `last`'s."""
     if last is not None and model not in _RUNS_ONCE:
         yield
         _RUNS_ONCE.add(model)
@@ -105,18 +105,18 @@ def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
 
 
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:
-    """A model's predictions of each next token.
+    """Compute a model's logits of each next token.
 
-    A mixture of experts adds no loss of its router's, which is not there where a map stands.
+    A mixture of experts does not compute its router's loss, since a map has no router.
     """
     adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
     with one_pass(model):
         found = model(**_keywords(model, model, inputs), **({"output_router_logits": False} if adds_loss else {}))
-    return found.logits if hasattr(found, "logits") else stream_of(found)  # a head of somebody's own returns a tensor
+    return found.logits if hasattr(found, "logits") else stream_of(found)  # a custom head returns a tensor
 
 
 def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[str, Any]:
-    """What a model, or its body, is called with: to keep no cache, unless its forward, of somebody's own, has none."""
+    """Return the keywords for a model or its body: no cache is kept, and a custom forward may have no such keyword."""
     if isinstance(inputs, Tensor):
         inputs = {"input_ids": inputs.to(device_of(model)), "use_cache": False}
     reads = inspect.signature(body.forward).parameters
@@ -127,9 +127,9 @@ def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[s
 
 @contextmanager
 def running(model: PreTrainedModel) -> Iterator[None]:
-    """While it lasts, a forward pass that fails is one line; a config that fits the weights may make no sense.
+    """Turn a failing forward pass into an error of one line; even a config that fits the weights may be wrong.
 
-    It is a `SourceError` if the model was loaded from somewhere and fails at a single token as well.
+    It is a `SourceError` if the model was loaded from somewhere and fails on a single token too.
     """
     try:
         yield

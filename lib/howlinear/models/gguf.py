@@ -7,9 +7,8 @@ float32 and undoes the order in which llama.cpp keeps the rows of some matrices.
 
     <cache>/gguf/<version of transformers>/<SHA-256 of the file>/<its name>/
 
-It is a sealed folder of safetensors (`models.seals`). A file of another content has a folder of its own, and so has
-another version of the reader. The format has no checksum: a bit that flipped in the file before is not noticed, while
-in the cache it is.
+It is a sealed folder of safetensors (`models.seals`). Every content of the file, and every version of the reader, has a
+folder of its own. GGUF has no checksum: a bit that was flipped in the file goes unnoticed, one in the cache does not.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ PART = re.compile(r"-(?P<number>\d{5})-of-(?P<of>\d{5})\.gguf$")  # how llama.cp
 
 
 def converted(file: Path) -> Path:
-    """The model folder that a GGUF file was converted into, made now if it is not there yet.
+    """Convert a GGUF file into a model folder in the cache, unless that is done already, and return the folder.
 
-    It lies in the cache, written whole or not at all; its seal is still to be checked. Where `transformers` cannot read
-    the file its own errors come out (`sources.UNLOADABLE`).
+    The folder is written completely or not at all; its seal is still to be checked. If `transformers` cannot read the
+    file, its own errors are raised (`sources.UNLOADABLE`).
     """
     _check_begin(file)
     missing = [package for package in READERS if find_spec(package) is None]
@@ -73,9 +72,9 @@ def _convert(file: Path, new: Path) -> None:
     parts = reader.get_field("split.count")
     if parts is not None and int(parts.contents()) > 1:
         raise _is_part(file, "one", str(parts.contents()))
-    # The bar of the conversion heeds no setting of transformers': it is hidden where its other bars are.
+    # The conversion's bar ignores the setting of transformers: hide it if the other bars are hidden.
     bar = nullcontext() if logging.is_progress_bar_enabled() else redirect_stderr(StringIO())
-    with bar, TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
+    with bar, TemporaryDirectory() as empty:  # transformers would read other files next to this one
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
         model, report = AutoModelForCausalLM.from_pretrained(
             **options,
@@ -92,7 +91,7 @@ def _convert(file: Path, new: Path) -> None:
 
 
 def _opened(file: Path) -> GGUFReader:
-    """A GGUF file's header and the places of its tensors."""
+    """Read a GGUF file's header and the places of its tensors."""
     from gguf import GGUFReader
 
     try:
@@ -104,7 +103,7 @@ def _opened(file: Path) -> GGUFReader:
 
 
 def _is_part(file: Path, number: str, of: str) -> SourceError:
-    """What to say of a part of a split file."""
+    """Make the error for one part of a split file."""
     return SourceError(
         f"{file} is part {number.lstrip('0')} of {of.lstrip('0')} of a model, and transformers reads whole files: join "
         "them first, as with llama-gguf-split --merge FIRST-PART whole.gguf, and give that"
@@ -112,7 +111,7 @@ def _is_part(file: Path, number: str, of: str) -> SourceError:
 
 
 def _check_all_weights(file: Path, reader: GGUFReader, model: PreTrainedModel, missing: list[str]) -> None:
-    """Every weight of the file is in the model, and the reverse: `transformers` says nothing of one it leaves out."""
+    """Check that the model has all weights of the file and no others: `transformers` does not report what it drops."""
     if missing:
         raise SourceError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]}, …): download it again")
     in_file = sum(math.prod(tensor.shape.tolist()) for tensor in reader.tensors)

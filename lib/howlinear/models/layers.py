@@ -1,7 +1,7 @@
-"""What the layers of a model are made of, for whoever takes whole layers or sub-layers out of a copy.
+"""The parts of a model's layers, by name, for taking whole layers or sub-layers out of a copy.
 
-`ffn_sites` knows where an FFN lies and `units` what it holds. To take attention out, or a sub-layer with the norm
-before it, one has to know these by name. What is done here is done in place: give a copy (`replace.copy_of`).
+`ffn_sites` knows where an FFN lies and `units` what it holds. To take out attention, or a sub-layer with the norm
+before it, their names are needed too. Functions here change a model in place: pass a copy (`replace.copy_of`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites
 
 _LLAMA = {"attention": ("self_attn", "input_layernorm"), "ffn": ("mlp", "post_attention_layernorm")}
-PARTS = {  # model_type: what its layers call each sub-layer, and the norm before it
+PARTS = {  # model_type: names of each sub-layer and of the norm before it in its layers
     "gpt2": {"attention": ("attn", "ln_1"), "ffn": ("mlp", "ln_2")},
     "gpt_neox": _LLAMA | {"attention": ("attention", "input_layernorm")},
     "llama": _LLAMA,
@@ -31,7 +31,7 @@ NORM_WHAT_IS_WRITTEN = ("gemma2", "gemma3_text", "olmo2")
 
 
 def parts_of(model: PreTrainedModel) -> dict[str, tuple[str, str]]:
-    """`attention` and `ffn` → what a model's layers call the module, and the norm before it."""
+    """Return `attention` and `ffn` → the names of the module and of the norm before it in a model's layers."""
     family = model.config.model_type
     if family not in PARTS:
         raise InputError(f"the parts of {family!r} layers are not known; known are those of {', '.join(PARTS)}")
@@ -45,7 +45,7 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def stack_of(model: PreTrainedModel, site: str = "ffn") -> str:
-    """The path of the layers, found by their sites."""
+    """Find the path of a model's list of layers, by their sites."""
     return sites(model, site=site)[0].stack
 
 
@@ -58,7 +58,7 @@ def writes_to_stream(model: PreTrainedModel) -> bool:
 def streams_hooked(
     model: PreTrainedModel, listened: list[Site], keep: Callable[[Site, Tensor], None]
 ) -> Iterator[None]:
-    """While it lasts, call `keep(site, stream)` behind the layer of each site at every pass, (batch, seq_len, d)."""
+    """Call `keep(site, stream)` after the layer of each site in every pass, shape (batch, seq_len, d)."""
 
     def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
         keep(site, stream_of(output))
@@ -72,8 +72,8 @@ def streams_hooked(
 
 @contextmanager
 def forwards_replaced(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
-    """While it lasts, modules compute something else: module → what."""
-    own = {module: vars(module).get("forward") for module in forwards}  # instead of its class's, if anything
+    """Replace the forwards of modules for the duration of the context: module → forward."""
+    own = {module: vars(module).get("forward") for module in forwards}  # a forward set on the instance, if any
     try:
         for module, forward in forwards.items():
             module.forward = forward
@@ -86,7 +86,7 @@ def forwards_replaced(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
 
 
 def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:
-    """Take whole layers out; those behind move up."""
+    """Take whole layers out; later layers move up."""
     layers = layers_of(model)
     attention, _ = parts_of(model)["attention"]
     left = [layer for number, layer in enumerate(layers) if number not in numbers]
@@ -102,18 +102,18 @@ class ZeroOutput(nn.Module):
     """A sub-layer that writes nothing to the residual stream."""
 
     def __init__(self, attends: bool):
-        """Stand for attention, which returns something beside its output, or for an FFN."""
+        """Stand for attention, which returns a second value, or for an FFN."""
         super().__init__()
         self.attends = attends
 
     def forward(self, hidden_states: Tensor, *_, **__) -> Tensor | tuple[Tensor, None]:
-        """Zeros of the shape that came in."""
+        """Return zeros of the input's shape."""
         nothing = torch.zeros_like(hidden_states)
         return (nothing, None) if self.attends else nothing
 
 
 def drop_sub_layer(model: PreTrainedModel, number: int, kind: str) -> None:
-    """Take a layer's `attention` or `ffn` out, with the norm before it; the residual stream passes by."""
+    """Take out a layer's `attention` or `ffn` and the norm before it; the residual stream passes unchanged."""
     layer = layers_of(model)[number]
     module, norm = parts_of(model)[kind]
     setattr(layer, module, ZeroOutput(attends=kind == "attention"))
@@ -121,11 +121,11 @@ def drop_sub_layer(model: PreTrainedModel, number: int, kind: str) -> None:
 
 
 def sub_layer_size(model: PreTrainedModel, number: int, kind: str) -> int:
-    """How many parameters a layer's `attention` or `ffn` holds, with the norm before it."""
+    """Count the parameters of a layer's `attention` or `ffn` and of the norm before it."""
     layer = layers_of(model)[number]
     return sum(parameters(getattr(layer, name)) for name in parts_of(model)[kind])
 
 
 def parameters(module: nn.Module) -> int:
-    """How many numbers a module holds; what two of its parts share counts once."""
+    """Count the numbers that a module holds; a parameter that two of its parts share counts once."""
     return sum(parameter.numel() for parameter in module.parameters())

@@ -1,13 +1,13 @@
-"""A text moved through a model layer by layer: all its rows are behind one layer before any enters the next.
+"""Move a text through a model layer by layer: all its rows pass one layer before any enters the next.
 
-A forward pass takes a batch through all layers. Whoever has room for one layer at a time, or changes a layer by what
-all rows give there and wants the next one to see the change, needs it the other way round. So the residual stream of
-every batch is kept, and each layer is called on one batch after the other.
+A forward pass takes one batch through all layers. A caller that has memory for one layer at a time, or that changes a
+layer using all rows and wants the next layer to see the change, needs the loops swapped. So the residual stream of
+every batch is kept, and each layer is called on one batch after another.
 
-No architecture is spelled out for that. In a pass in which every layer hands on the stream that it gets, the model's
-own code says what each of them is called with besides (masks, positions), and in a pass in which every layer hands on
-what stands behind the last one, it computes what follows. Whether layers can be called so is seen in the first of these
-passes: each must run once, in turn, on the very tensor that the one before returned.
+This needs no knowledge of the architecture. In a pass in which every layer returns its input stream, the model's own
+code shows which other arguments (masks, positions) each layer gets; in a pass in which every layer returns the stream
+after the last layer, it computes what follows. The first kind of pass also shows whether layers can be called
+separately: each must run once, in turn, on the very tensor that the previous layer returned.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from howlinear.models.work import StreamFiles
 
 
 class InseparableError(InputError):
-    """Why the layers of a model cannot be called one by one."""
+    """An error that says why the layers of a model cannot be called one by one."""
 
 
 class Layerwise:
     """The residual streams of a text, between two layers of a model.
 
     Attributes:
-        layers: the model's.
-        streams: of each batch, as they stand, shape (batch, seq_len, d). Whoever changes one changes what the next
-            layer reads.
-        passed: how many layers they are behind.
+        layers: the model's layers.
+        streams: the current stream of each batch, shape (batch, seq_len, d); the next layer reads any change to it.
+        passed: number of layers that the streams have passed.
     """
 
     @torch.no_grad()
@@ -49,17 +48,17 @@ class Layerwise:
         """Bring batches up to the first layer.
 
         Args:
-            model: the model; it may be changed in the layers that are still to come.
-            batches: token ids or keywords, as of `forward.trunk`.
-            site: by which kind of site the layers are found (`ffn_sites.KINDS`).
+            model: the model; layers that the text has yet to pass may still be changed.
+            batches: token ids or keywords, as in `forward.trunk`.
+            site: kind of site by which the layers are found (`ffn_sites.KINDS`).
         """
         self.model = model
         self.stack = stack_of(model, site)
         self.layers: nn.ModuleList = model.get_submodule(self.stack)
         self.streams: list[Tensor] = []
         self.passed = 0
-        self._besides: list[list[Besides]] = []  # of each batch, of each layer
-        self._form: Callable[[Tensor], Any] | None = None  # a stream → what holds it when a layer returns it
+        self._besides: list[list[Besides]] = []  # batch → layer → its other arguments
+        self._form: Callable[[Tensor], Any] | None = None  # a stream → a layer's return value with that stream
         body = [name for name in self._names_beside() if name.startswith(prefix_of(model))]
         embedding = model.get_input_embeddings()
         looked_up = self._matrix_on_disk(embedding, nn.Embedding)
@@ -70,7 +69,7 @@ class Layerwise:
 
     @torch.no_grad()
     def advance(self, begin: Callable[[int], None] = lambda _: None) -> None:
-        """Move all streams through the next layer; `begin` is told the number of each batch before it passes."""
+        """Move all streams through the next layer; `begin` is called with the number of each batch before it passes."""
         with self.layer() as run:
             for place, stream in enumerate(self.streams):
                 begin(place)
@@ -78,14 +77,14 @@ class Layerwise:
         self.passed += 1
 
     def resume(self, passed: int, files: StreamFiles) -> None:
-        """Put the streams behind so many layers, as they were kept there."""
+        """Continue after `passed` layers, with the streams that were saved there."""
         if self.streams:
             self.streams = files.load(passed, self.streams[0].device)
         self.passed = passed
 
     @contextmanager
     def layer(self) -> Iterator[Callable[[int, Tensor], Tensor]]:
-        """While it lasts, the weights of the next layer are there: batch's number, stream before it → stream behind."""
+        """Load the next layer's weights and yield a function: batch number, stream before → stream after."""
         layer = self.layers[self.passed]
 
         def run(place: int, stream: Tensor) -> Tensor:
@@ -98,18 +97,18 @@ class Layerwise:
 
     @contextmanager
     def head(self) -> Iterator[Callable[[Inputs, Tensor], Tensor]]:
-        """While it lasts, the last norm and the head are there: inputs, their stream behind the last layer → logits."""
+        """Load the last norm and the head and yield a function: inputs, stream after the last layer → logits."""
         embedding, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         unread = [f"{self._path_of(embedding)}.weight"]
         in_parts = {}
         matrix = self._matrix_on_disk(head, nn.Linear)
-        if matrix is not None and fills_memory(head.weight.nbytes):  # then its parts are read for every batch
+        if matrix is not None and fills_memory(head.weight.nbytes):  # then it is read in parts, anew for every batch
             unread.append(matrix)
             in_parts[head] = self._multiplied(matrix, head.forward)
 
         def predict(inputs: Inputs, stream: Tensor) -> Tensor:
             forwards = in_parts | dict.fromkeys(self.layers, lambda *_, **__: self._form(stream))
-            # An embedding is the largest of a model's parts, and nothing that it returns goes any farther.
+            # The embedding is a model's largest part, and its output is not used here: zeros take its place.
             forwards[embedding] = lambda ids, *_, **__: stream.new_zeros(*ids.shape, embedding.weight.shape[-1])
             with forwards_replaced(forwards):
                 return logits(self.model, inputs)
@@ -121,18 +120,18 @@ class Layerwise:
         return next(name for name, part in self.model.named_modules() if part is module)
 
     def _matrix_on_disk(self, module: nn.Module | None, kind: type[nn.Module]) -> str | None:
-        """The name of a module's matrix, if that is on disk and is all that the module has."""
+        """Return the name of a module's matrix if that is on disk and the module's only parameter."""
         is_known = is_on_disk(self.model) and isinstance(module, kind)
         alone = is_known and [name for name, _ in module.named_parameters()] == ["weight"]
         return f"{self._path_of(module)}.weight" if alone and module.weight.is_meta else None
 
     def _looked_up(self, name: str, embedding: nn.Embedding) -> Callable:
-        """An embedding's forward; of its rows there are only those of the tokens that are looked up."""
+        """Make an embedding's forward that reads only the rows of the tokens that are looked up."""
         forward, padding = embedding.forward, embedding.padding_idx
 
         def look_up(ids: Tensor, *args: Any, **named: Any) -> Tensor:
             used, places = ids.unique(return_inverse=True)
-            embedding.padding_idx = None  # it numbers rows of the whole, and matters to gradients alone
+            embedding.padding_idx = None  # an index into the whole matrix, which only matters for gradients
             try:
                 with read_rows(self.model, name, used.tolist()):
                     return forward(places, *args, **named)
@@ -142,7 +141,7 @@ class Layerwise:
         return look_up
 
     def _multiplied(self, name: str, forward: Callable) -> Callable:
-        """A head's forward, one part of the vocabulary after the other."""
+        """Make a head's forward that reads one part of the vocabulary after another."""
 
         def multiply(hidden: Tensor) -> Tensor:
             parts = []
@@ -165,9 +164,9 @@ class Layerwise:
         return list(self.model.state_dict()) if is_on_disk(self.model) else []
 
     def _enter(self, batch: Inputs, others: Mapping[nn.Module, Callable]) -> None:
-        """Note what enters the first layer, and what every layer gets besides, in a pass in which none computes.
+        """Record the first layer's input and every layer's other arguments, in a pass whose layers return their input.
 
-        Modules outside of the layers compute what `others` says, if they are there.
+        `others` maps modules outside the layers to the forwards that they have in this pass.
         """
         besides: list[Besides] = []
         handed_on: list[Tensor] = []
@@ -188,12 +187,12 @@ class Layerwise:
             trunk(self.model, batch)
         if len(besides) != len(self.layers):
             raise InseparableError(f"a pass runs {len(besides)} of its {len(self.layers)} layers")
-        # Batches mostly have masks and positions alike, which are kept once then.
+        # Most batches have the same masks and positions, which are then kept once.
         known = next((other for other in self._besides if _same(besides, other)), besides)
         self._besides.append(known)
 
     def _check_turn(self, number: int, args: tuple, named: dict, handed_on: list[Tensor]) -> None:
-        """Refuse a layer that does not get what the one before returned, and nothing else that layers compute."""
+        """Refuse a layer unless it runs in turn, and reads the previous layer's output once, as its first argument."""
         if number != len(handed_on):
             raise InseparableError(f"layer {number} does not run once and in its turn")
         if not args or not isinstance(args[0], Tensor):
@@ -205,7 +204,7 @@ class Layerwise:
 
 
 def predictions(model: PreTrainedModel, batches: Iterable[Inputs]) -> Iterator[Tensor]:
-    """A model's logits of each batch; of one whose weights stay on disk all batches move through it together."""
+    """Yield a model's logits of each batch; if its weights stay on disk, all batches move through it together."""
     if not is_on_disk(model):
         yield from (logits(model, batch) for batch in batches)
         return
@@ -218,11 +217,11 @@ def predictions(model: PreTrainedModel, batches: Iterable[Inputs]) -> Iterator[T
 
 
 Besides = tuple[tuple, dict[str, Any]]
-"""What a layer gets besides the stream: in its place, and by keyword."""
+"""A layer's arguments other than the stream: positional ones, and keywords."""
 
 
 def _form_of(output: Tensor | tuple) -> Callable[[Tensor], Any]:
-    """How a layer returns a stream: as it is, or as the first of several things."""
+    """Make a function that returns a stream as a layer does: by itself, or as the first of several values."""
     if isinstance(output, Tensor):
         return lambda stream: stream
     return lambda stream: (stream, *output[1:])

@@ -1,4 +1,4 @@
-"""Load models, and those whose feed-forward blocks were replaced.
+"""Load models, including those whose feed-forward blocks were replaced.
 
 Models are ordinary `transformers` models throughout: causal language models, and encoders of text or of images.
 """
@@ -55,15 +55,15 @@ from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, locate
 from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_IF_THERE = {  # of `cached_file`: whatever is wrong with a source is said when its config is read
+_IF_THERE = {  # of `cached_file`: errors of a source are reported when its config is read
     "_raise_exceptions_for_missing_entries": False,
     "_raise_exceptions_for_connection_errors": False,
     "_raise_exceptions_for_gated_repo": False,
 }
-AutoConfig.register(DeciLMConfig.model_type, DeciLMConfig)  # what `to_decilm` writes is read without code of a folder
+AutoConfig.register(DeciLMConfig.model_type, DeciLMConfig)  # loads `to_decilm`'s output without remote code
 AutoModelForCausalLM.register(DeciLMConfig, DeciLMForCausalLM)
 
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # of bytes the last is all
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # bytes: the last alone
 
 
 def load_model(
@@ -78,27 +78,26 @@ def load_model(
     """Load a model, ready to evaluate: a causal language model, or an encoder of text or of images.
 
     Args:
-        name: a folder, also a compressed one, a GGUF file, an embedded model (`mini-gpt2`, …), one from a package
-            (`smollm2-135m`, see `models.packaged`), a Hub id (`openai-community/gpt2`, or `…@` and a revision), or a
-            model already in memory, which keeps its dtype and devices.
+        name: a folder (also of a compressed model), a GGUF file, an embedded model's name (`mini-gpt2`, …), that of one
+            in a package (`smollm2-135m`, see `models.packaged`), a Hub id (`openai-community/gpt2`, or `…@` and a
+            revision), or a model already in memory, which keeps its dtype and devices.
         revision: branch, tag or commit on the Hub; a folder has none.
-        dtype: of the weights, `float32` (the default, whatever they were saved in), `bfloat16` or `float16`. The rows
-            of a model in half precision are half-precision rows; their statistics are float64 all the same.
-        device_map: as `transformers` reads it, to spread a model over devices: `"auto"`, or part → device. Needs
-            accelerate.
-        sites: where the FFNs are if that cannot be told, a star for the block's number, see `models.ffn_sites`; noted
-            in the model's config as `howlinear_sites`, so that every function finds them and a saved model keeps it.
-        progress: show bars of what is fetched and loaded, on a terminal.
-        bits: 4 or 8, to which the weights of linear layers are rounded on loading, by bitsandbytes.
+        dtype: precision of the weights: `float32` (the default, whatever they were saved in), `bfloat16` or `float16`.
+            The rows of a model in half precision are in half precision too; their statistics are float64 in any case.
+        device_map: spread the model over devices: `"auto"`, or part → device, as in `transformers`. Needs accelerate.
+        sites: pattern of the FFNs, a star for the block's number, if they cannot be found (see `models.ffn_sites`);
+            kept in the config as `howlinear_sites`, where every function finds it, also in a saved model.
+        progress: show bars of downloads and loading, on a terminal.
+        bits: round the weights of linear layers to 4 or 8 bits on loading, by bitsandbytes.
 
     Returns:
         The `transformers` model, in evaluation mode.
 
     Raises:
-        SourceError: nothing there, no network, a package that is missing, no safetensors or GGUF weights, or weights
-            that do not load.
-        InputError: a revision of what is no Hub id (`transformers` would read the folder and say nothing), an unknown
-            dtype, no accelerate or bitsandbytes, or no module that `sites` names.
+        SourceError: no such model, no network, a missing package, no safetensors or GGUF weights, or weights that do
+            not load.
+        InputError: a revision for anything but a Hub id (`transformers` would ignore it silently), an unknown dtype, no
+            accelerate or bitsandbytes, or no module that matches `sites`.
     """
     if not isinstance(name, str | Path):
         model = model_of(name, on_disk=True)
@@ -122,9 +121,9 @@ def load_model(
 
 
 def model_of(model: Any, on_disk: bool = False) -> PreTrainedModel:
-    """The model that a name or a path stands for, or that an object is or wraps, in the mode that it is in.
+    """Return the model that a name or path stands for, or that an object is or wraps; its mode is left as it is.
 
-    With `on_disk` its weights may stay in their files, see `load_on_disk`.
+    With `on_disk`, a model whose weights stay in their files is accepted, see `load_on_disk`.
     """
     if isinstance(model, str | Path):
         return load_model(model)
@@ -135,7 +134,7 @@ def model_of(model: Any, on_disk: bool = False) -> PreTrainedModel:
 
 @contextmanager
 def bars(shown: bool) -> Iterator[None]:
-    """Whether the libraries that load models may show bars; their setting is left as it was."""
+    """Let the libraries that load models show bars, or not; their setting is restored afterwards."""
     before = logging.is_progress_bar_enabled()
     if not shown:
         logging.disable_progress_bar()
@@ -163,7 +162,7 @@ def _no_revision(source: str, revision: str) -> InputError:
 
 
 def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype:
-    """The precision of weights that is asked for, float32 by default."""
+    """Return the requested precision of weights, float32 by default."""
     name = str(dtype or "float32").removeprefix("torch.")
     if name not in _DTYPES:
         raise InputError(f"dtype={name!r}: weights are loaded in {', '.join(_DTYPES)}")
@@ -176,22 +175,22 @@ def _check_accelerate() -> None:
 
 
 class QuantisedError(InputError):
-    """Why the weights of a model cannot stay in their files: these are rounded, and their scales lie beside them."""
+    """An error for weights that cannot stay in their files: they are quantised, with scales stored separately."""
 
 
 def load_on_disk(
     name: str | Path, dtype: str | torch.dtype | None = None, sites: str | None = None, device: str = "cpu"
 ) -> PreTrainedModel:
-    """A model whose weights stay in their files until a part of it runs (`models.shards`), on a device.
+    """Load a model whose weights stay in their files until a part of it runs on `device` (`models.shards`).
 
-    Refused are quantised weights, and those under other names than the model has: `transformers` alone reads them.
+    Quantised weights, and weights under other names than the model's, are refused: only `transformers` reads them.
     """
     _check_accelerate()
     dtype = dtype_of(dtype)
     source, revision = _on_hub(str(name), None)
     with loading(source, revision):
         config = _config_of(source, revision)
-    # of the config, or of its part for text
+    # of the config, or of its text part
     if any(getattr(each, "quantization_config", None) for each in (config, config.get_text_config())):
         raise QuantisedError(
             f"{source} holds quantised weights (quantization_config), which only transformers can read: leave "
@@ -217,18 +216,18 @@ def load_on_disk(
 
 
 def without_weights(kind: type, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of a class, all of whose parameters are on the meta device."""
+    """Build a model of class `kind` with all parameters on the meta device."""
     from accelerate import init_empty_weights
 
     build = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
     with init_empty_weights(include_buffers=False):
         model = build(config, dtype=dtype)
-    model.tie_weights()  # which came apart as they were put on the meta device
+    model.tie_weights()  # tied weights came apart on the meta device
     return model
 
 
 def _take_weights_from(model: PreTrainedModel, source: Shards | Draws) -> None:
-    """Have a model's weights come from elsewhere, part by part; buffers are brought to their device at once."""
+    """Let a model's weights come from `source`, part by part; buffers are moved to its device at once."""
     for part in model.modules():
         for name, buffer in part.named_buffers(recurse=False):
             setattr(part, name, buffer.to(source.device))
@@ -266,8 +265,8 @@ def _from_pretrained(
 
 
 def _config_of(source: str, revision: str) -> PreTrainedConfig:
-    """The config of a model."""
-    # Whether peft is installed would decide whether transformers reads it.
+    """Read the config of a model, which must be no adapter."""
+    # transformers would apply an adapter only if peft is installed
     if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
         raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
     return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
@@ -276,11 +275,11 @@ def _config_of(source: str, revision: str) -> PreTrainedConfig:
 def _complete(
     model: PreTrainedModel, source: str, revision: str, missing: list[str], unexpected: list[str]
 ) -> PreTrainedModel:
-    """The part of a model whose weights are all there; `unexpected` are there and are none of its own."""
+    """Return the part of a model whose weights are complete; it has no place for the `unexpected` weights."""
     lacks = _lacks(model, missing)
     body = prefix_of(model)
     if lacks == "pooler":
-        model.base_model.pooler = None  # it was saved without one; nothing before it notices
+        model.base_model.pooler = None  # saved without a pooler, which nothing else depends on
     elif lacks == "head":
         # Blocks need no head. It would be drawn at random, so the model is taken without it.
         warnings.warn(
@@ -294,7 +293,7 @@ def _complete(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from the class of model that its config names"
         )
-    # of rounded layers, zeros are saved as the bias of those that have none
+    # quantised layers without a bias are saved with a bias of zeros
     rounded = getattr(model.config, "quantization_config", None) is not None
     kinds = ("weight",) if rounded else ("weight", "bias")
     learned = [key for key in unexpected if key.endswith(kinds) and not _MASK.search(key)]
@@ -305,16 +304,16 @@ def _complete(
             f"({unread[0]}, …): it is taken without them",
             stacklevel=5,
         )
-    model.howlinear_revision = revision  # for the tokenizer's
+    model.howlinear_revision = revision  # for the tokenizer
     return model
 
 
 _MASK = re.compile(r"(attn|attention)\.(masked_)?bias$")
-"""What older versions saved of attention beside its weights: which places it sees."""
+"""Attention masks, which older versions saved along with the weights."""
 
 
 def _lacks(model: PreTrainedModel, missing: list[str]) -> str:
-    """What of a model is missing: its `pooler`, its `head`, other `weights`, or nothing."""
+    """Name what a model lacks: its `pooler`, its `head`, other `weights`, or nothing."""
     if not missing:
         return ""
     if all("pooler" in key.split(".") for key in missing):
@@ -324,10 +323,10 @@ def _lacks(model: PreTrainedModel, missing: list[str]) -> str:
 
 
 def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
-    """A model of the same configuration with fresh weights, drawn as `transformers` does by default.
+    """Build a model of the same configuration with fresh weights, drawn as `transformers` does by default.
 
-    Where the weights of the model stay on disk, those of the fresh one are drawn when a part of it runs
-    (`models.drawn`): of the same distribution, and other numbers than those of a model in memory.
+    If the model's weights stay on disk, the fresh ones are drawn when a part of the model runs (`models.drawn`): from
+    the same distribution, but not the same numbers as in memory.
     """
     model = model_of(model, on_disk=True)
     check_count("seed", seed, least=0)
@@ -346,11 +345,11 @@ def is_causal(model: PreTrainedModel) -> bool:
     config = model.config
     decoder = config.get_text_config()
     reads_on = _encodes(config) or getattr(config, "is_encoder_decoder", False)
-    # of a family of decoders one that is told to be none, or whose attention is told to look ahead
+    # a decoder whose config says that it is not causal, or that its attention looks ahead
     told = getattr(decoder, "is_causal", True) is False
     told |= getattr(decoder, "use_bidirectional_attention", False) in (True, "all")
     told |= config.model_type == "bert-generation" and not config.is_decoder
-    told |= config.model_type in ("cpmant", "xlnet")  # a prompt sees all; a place predicts its own token
+    told |= config.model_type in ("cpmant", "xlnet")  # the prompt sees all tokens; a position predicts its own token
     return model.can_generate() and not (reads_on or told)
 
 
@@ -361,14 +360,14 @@ def check_causal(model: PreTrainedModel) -> None:
 
 
 def _encodes(config: PreTrainedConfig) -> bool:
-    """Whether a config is of a masked language model; some of these can be decoders if they are told to be."""
+    """Whether a config is of a masked language model; some of these are decoders if `is_decoder` is set."""
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
 
 
 def _class_of(config: PreTrainedConfig) -> type:
-    """The class to load a model as: with the head that predicts the next token, or else as it was saved."""
+    """Choose the class to load a model as: with the head that predicts the next token, or else as it was saved."""
     architecture = (config.architectures or ["AutoModel"])[0]  # what was saved, head and all
-    scores = architecture.endswith(("Classification", "QuestionAnswering"))  # texts or tokens, and predicts none
+    scores = architecture.endswith(("Classification", "QuestionAnswering"))  # classifies texts or tokens
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not (_encodes(config) or scores):
         auto, kind = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     else:
@@ -381,14 +380,14 @@ def _class_of(config: PreTrainedConfig) -> type:
 
 
 def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """What builds a model of class `kind` in which linear layers, or fewer hidden units, stand for FFNs.
+    """Return a class that builds a `kind` whose FFNs are replaced by linear layers, or have fewer hidden units.
 
-    Three steps would be plainer: build the model, put the modules, load the state dict. But `from_pretrained` builds
+    Three steps would be plainer: build the model, put in the modules, load the state dict. But `from_pretrained` builds
     and loads in one call, and what it does after building (shards, renamed weights, dtype, device maps, tied weights,
-    the report of what is missing) has no other public entrance. The one place between the two is `post_init`, the last
-    line of every constructor, which also draws the weights of a model that is not loaded.
+    the report of what is missing) is not public otherwise. The one place between the two is `post_init`, the last line
+    of every constructor, which also draws the weights of a model that is not loaded.
 
-    It is `kind` itself if nothing is replaced; else a class whose instances become of class `kind` as they are built.
+    The class is `kind` itself if nothing is replaced; otherwise its instances turn into instances of `kind` when built.
     """
     ranks = replaced(config)
     counts = units_left(config)
@@ -407,15 +406,15 @@ def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) 
 
 
 def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights that a folder of a model holds, by name: those it is loaded from again, and a bar to other loaders.
+    """Collect the weights to save in a model's folder, by name, so that unsuited loaders refuse the folder.
 
-    Who does not know of replaced blocks builds the blocks that stood there, misses their weights and draws them at
-    random. So for each such block the folder holds one of these weights, a single zero, which has not their shape: a
-    loader that asks for it refuses. What would not come back is refused: adapters, pruning, quantised layers, modules
-    put in by hand; hooks, methods and activations of a person's own.
+    A loader that does not know of replaced blocks would build the original blocks, miss their weights and draw them at
+    random. So for each replaced block, the folder also holds one weight of the original as a single zero: such a loader
+    refuses it for its shape. A model that would not load back unchanged is refused: adapters, pruning, quantised
+    layers, modules put in manually, and custom hooks, methods and activations.
     """
     kind = type(model)
-    if not hasattr(model, "hf_device_map"):  # of which transformers brings the weights
+    if not hasattr(model, "hf_device_map"):  # with one, transformers fetches the weights
         check_in_memory(model, "to save it")
     weights = _apart(model, model.state_dict())
     plain = _plain(model)
@@ -440,7 +439,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         parts = {site.input_name: site.input, site.name: site.output}
         names = [f"{path}.{name}" for path, part in parts.items() for name, _ in part.named_parameters()]
         gone = [name for name in names if name not in weights]
-        if not gone:  # one layer in the place of one: its weights are of the names and the shape that are asked for
+        if not gone:  # a layer in the place of a layer: a loader finds the names and shapes that it asks for
             continue
         # Experts are renamed when they are saved.
         weights[min(gone, key=lambda name: "expert" in name)] = torch.zeros(1, dtype=model.dtype)
@@ -448,13 +447,13 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _plain(model: PreTrainedModel) -> PreTrainedModel:
-    """A model without weights, as the config of another tells it."""
+    """Build the model, without weights, that another model's config describes."""
     with torch.device("meta"):
         return _with_smaller_blocks(_loaded_as(model), model.config)(copy.deepcopy(model.config))
 
 
 def _loaded_as(model: PreTrainedModel) -> type[PreTrainedModel]:
-    """The class that a model's folder is loaded as: its own, or the one that a person's own class was made of."""
+    """Return the class that a model's folder is loaded as: its own, or the one that a custom class derives from."""
     kind, config = type(model), type(model.config)
     family = model.config.model_type
     if family in CONFIG_MAPPING and issubclass(config, CONFIG_MAPPING[family]):
@@ -472,7 +471,7 @@ def _loaded_as(model: PreTrainedModel) -> type[PreTrainedModel]:
 
 
 def check_told(model: PreTrainedModel, plain: PreTrainedModel | None = None) -> None:
-    """Refuse a model that a person changed beside its weights and its config; `plain` is what these make."""
+    """Refuse a model with changes that its weights and config do not record; `plain` is what its config builds."""
     untold = _untold(model, _plain(model) if plain is None else plain)
     if untold is not None:
         raise InputError(
@@ -482,7 +481,7 @@ def check_told(model: PreTrainedModel, plain: PreTrainedModel | None = None) -> 
 
 
 def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
-    """What a person changed in a model that neither its weights nor its config say; `plain` is what these make."""
+    """Describe what in a model neither weights nor config record, if anything; `plain` is as in `check_told`."""
     parts = dict(plain.named_modules())
     kind, of_library = type(model), "transformers."
     if type(model.config).__module__.startswith(of_library) and not kind.forward.__module__.startswith(of_library):
@@ -493,7 +492,7 @@ def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
             return f"{name} has a hook; remove it first"
         if is_written_over(part):
             return f"{name} has a forward of its own"
-        expected = parts.get(path)  # None: nothing calls what the config does not make
+        expected = parts.get(path)  # None: a module that the config does not build is not called
         if expected is None or isinstance(expected, nn.Dropout):
             continue
         if next(part.parameters(), None) is not None:
@@ -505,9 +504,9 @@ def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
 
 
 def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same numbers, each weight with memory of its own: transformers saves those alone as one that it ties itself.
+    """Give each weight its own memory, except those that transformers ties itself and saves as one.
 
-    A model with weights that a person tied is saved untied, and computes the same when it is loaded.
+    A model with weights that a user tied is saved untied, and computes the same when it is loaded.
     """
     tied = getattr(model, "all_tied_weights_keys", {})
     seen: set[tuple[torch.device, int]] = set()
@@ -524,7 +523,7 @@ def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """The tokenizer that lies beside a model's weights."""
+    """Load the tokenizer that is stored with a model's weights."""
     if main_input(model) != "input_ids":
         raise SourceError(
             f"{type(model).__name__} reads {main_input(model)}, no text: measure it from Python, as in "

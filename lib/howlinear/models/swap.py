@@ -1,4 +1,4 @@
-"""Put maps in the place of feed-forward blocks for a while, or of attention or whole layers."""
+"""Put maps in the place of feed-forward blocks, attention or whole layers, temporarily."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, st
 def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedModel]:
     """Put maps in the place of FFN blocks, and put the blocks back whatever happens.
 
-    In the place of attention or of a whole layer, the model's own modules run, and what they write is written over:
-    they also return what others need, such as keys, values or a bias of positions. So do FFNs that return something
-    beside y, or read something beside x, as some mixtures of experts.
+    At attention or a whole layer, the model's own modules still run and their output is overwritten, because they also
+    return what others need, such as keys, values or a position bias. The same is done at FFNs that return more than y,
+    or read more than x, as some mixtures of experts do.
 
     Args:
         model: the model to change while the context lasts.
         maps: block → an `AffineMap`, a module, or any function of rows (…, d_in) to rows (…, d_out); or a profile, or
             ceilings, which hold such maps.
-        site: what they stand for, `ffn`, `attention` or `layer`, whose map gives what the layer adds to the residual
-            stream; by default what a profile was measured of, or else `ffn`.
+        site: what the maps replace, `ffn`, `attention` or `layer` (a layer's map gives what the layer adds to the
+            residual stream); by default what the profile was measured on, or else `ffn`.
 
     Yields:
         The model.
 
     Raises:
-        InputError: a block that the model does not have, what is no map, the profile of another model, what is no
-            `transformers` model, or one that another thread is using.
+        InputError: a block that the model does not have, an object that is no map, the profile of another model, an
+            object that is no `transformers` model, or a model that another thread is using.
     """
     inside = unwrapped(model)
     maps, site = maps_and_site(inside, maps, site)
@@ -48,7 +48,7 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
         swapped_sites = sites(inside, list(maps), site) if maps else []
         for each in swapped_sites:
             module = _as_module(maps[each.block], inside, each)
-            if not inside.training:  # a module that comes in does not know of the model's mode
+            if not inside.training:  # a module that is passed in does not follow the model's mode
                 restore.enter_context(evaluating(module))
             if each.kind == "ffn" and is_hooked(each.input, before=True):
                 raise InputError(
@@ -65,7 +65,7 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
 
 @contextmanager
 def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
-    """While it lasts, what a site writes is what a module makes of its input; what it returns besides stays."""
+    """Overwrite a site's output with a module's output for the same input; other return values stay as they are."""
     read: list[Tensor] = []
 
     def note(called: nn.Module, args: tuple, named: dict) -> None:
@@ -81,10 +81,10 @@ def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
 
 
 def maps_and_site(model: PreTrainedModel, maps: Any, site: str | None = None) -> tuple[dict[int, Any], str]:
-    """Block → map, of maps or of what holds them, a profile or its ceilings; and what these stand for.
+    """Return block → map, from maps, a profile or its ceilings, and the site that the maps replace.
 
-    That is what is said, or else what the profile was measured of. The profile of another model is refused, maps may
-    come from anywhere, as far as they fit.
+    The site is the one given, or else the profile's, or else `ffn`. The profile of another model is refused; maps
+    without a profile may come from anywhere, as long as they fit.
     """
     of = getattr(maps, "model", None)
     if isinstance(of, str) and Path(of).name != Path(name_of(model)).name:
@@ -120,7 +120,7 @@ class Mapped(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply it; what it gives must be rows as it got them, or the model would go on with something else."""
+        """Apply the function, and refuse output of another shape than the rows it was given."""
         y = self.function(x)
         if not isinstance(y, Tensor) or y.shape != x.shape:
             gives = f"{tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
@@ -129,7 +129,7 @@ class Mapped(nn.Module):
 
 
 def _as_module(map_: Callable[[Tensor], Tensor], model: PreTrainedModel, site: Site) -> nn.Module:
-    """A map as a module on the site's device; an affine one as a `Linear` in the model's precision."""
+    """Convert a map to a module; an affine one becomes a `Linear` on the site's device in the model's precision."""
     width = width_at(model, site)
     of_numbers = not isinstance(map_, nn.Module) and hasattr(map_, "weight") and hasattr(map_, "bias")
     affine = of_numbers or isinstance(map_, nn.Linear)

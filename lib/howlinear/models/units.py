@@ -1,7 +1,7 @@
 """A feed-forward block's hidden units: where a family keeps them, and the same block with fewer of them.
 
-A block reads its hidden units h out by its last layer, y = V h + b: h is what that layer gets. Unit j owns a row of
-each layer before it and a column of V, so a block of fewer units is the same module with narrower layers.
+The hidden units h are the input of the block's last layer, which reads them out: y = V h + b. Unit j owns a row of each
+layer before it and a column of V, so a block with fewer units is the same module with narrower layers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from howlinear.models.checks import check_in_memory, is_written_over
 from howlinear.models.ffn_sites import Site, activation_beside, sites
 from howlinear.models.shards import is_on_disk
 
-ACTIVATIONS = ("act", "act_fn")  # what FFN modules call what they bend by
+ACTIVATIONS = ("act", "act_fn")  # names of the activation in FFN modules
 _GATED = ("gate_proj", "up_proj", "down_proj")
 LAYERS = {  # model_type: layers of its FFN module, the last one reads the hidden units out
     **dict.fromkeys(("gpt2", "gpt_neo"), ("c_fc", "c_proj")),
@@ -32,7 +32,7 @@ LAYERS = {  # model_type: layers of its FFN module, the last one reads the hidde
     **dict.fromkeys(("gemma2", "gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3", "stablelm"), _GATED),
     "gptj": ("fc_in", "fc_out"),
 }
-WIDTHS = {  # model_type: the config's name for the number of hidden units, where all blocks have as many
+WIDTHS = {  # model_type: the config's name for the number of hidden units, if all blocks have the same
     **dict.fromkeys(("gpt2", "gptj"), "n_inner"),
     **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neo", "gpt_neox", "llama", "mistral"), "intermediate_size"),
     **dict.fromkeys(("olmo2", "qwen2", "qwen3", "stablelm"), "intermediate_size"),
@@ -41,7 +41,7 @@ WIDTHS = {  # model_type: the config's name for the number of hidden units, wher
 
 
 def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
-    """The layers of a block's FFN: one or two from x to the hidden units, the last from these to y."""
+    """List the layers of a block's FFN: one or two from x to the hidden units, and the last, from these to y."""
     family = model.config.model_type
     if family not in LAYERS:
         raise InputError(
@@ -65,7 +65,7 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
 
 
 def take_apart(model: PreTrainedModel, block: int) -> Hidden:
-    """Take a block of a model apart into what it bends, by what, and what adds it up; its weights in float64."""
+    """Take a block of a model apart into gate, up-projection, activation and readout, with weights in float64."""
     site = sites(model, [block])[0]
     between = None if site.ffn is not None else activation_beside(model, site)
     if between is not None:  # a pair of layers, as in BERT
@@ -76,10 +76,10 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
 
 
 def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
-    """Refuse blocks whose layers of hidden units compute anything but x W + b of float weights of their own."""
+    """Refuse blocks whose layers compute anything but x W + b with float weights of their own."""
     check_in_memory(model, "to make it smaller")
-    on_disk = is_on_disk(model)  # then its weights are as they were saved, each at a place of its own
-    block_of: dict[int, int] = {}  # by the place of a weight in memory
+    on_disk = is_on_disk(model)  # then its weights are as they were saved, and share no memory
+    block_of: dict[int, int] = {}  # address of a weight → block
     for site in chosen:
         if is_written_over(site.output):
             raise InputError(
@@ -87,7 +87,7 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
                 "give that to its class, or take it away"
             )
         for layer in unit_layers(model, site):
-            weight = layer._parameters.get("weight")  # what `layer.weight` computes is none of these
+            weight = layer._parameters.get("weight")  # None if `layer.weight` is computed from others
             if weight is None:
                 odd = "its weights are computed from others: make pruning and parametrisations permanent first"
             elif not weight.is_floating_point() or type(weight.data) is not Tensor or (weight.is_meta and not on_disk):
@@ -107,12 +107,12 @@ def unit_count(model: PreTrainedModel, site: Site) -> int:
 
 
 def readout(model: PreTrainedModel, site: Site) -> AffineMap:
-    """The block's last layer, y = h V + b, in float64; b is 0 where the layer has none."""
+    """Return the block's last layer, y = h V + b, in float64; b is 0 if the layer has none."""
     return affine_of(unit_layers(model, site)[-1])
 
 
 def affine_of(layer: nn.Linear | Conv1D) -> AffineMap:
-    """A layer's map in float64, whichever way round it keeps its weight."""
+    """Return a layer's map in float64, whichever way the layer orients its weight."""
     weight = _weight(layer).detach().double().cpu()
     bias = torch.zeros(weight.shape[1]) if layer.bias is None else layer.bias.detach()
     return AffineMap(weight, bias.double().cpu())
@@ -125,7 +125,7 @@ def _weight(layer: nn.Linear | Conv1D) -> Tensor:
 
 @contextmanager
 def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[Site, Tensor], None]) -> Iterator[None]:
-    """While the context lasts, call `keep(site, h)` at every pass, h the hidden units, shape (batch, seq_len, m)."""
+    """Call `keep(site, h)` in every pass with the hidden units h of each site, shape (batch, seq_len, m)."""
 
     def pass_on(site: Site, _: nn.Module, args: tuple) -> None:
         keep(site, args[0])
@@ -138,9 +138,9 @@ def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[S
 
 
 def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], new: AffineMap) -> nn.Module:
-    """A copy of a block's FFN with some of its hidden units, `kept`, and another readout of them.
+    """Copy a block's FFN with only the hidden units `kept`, and `new` as their readout.
 
-    The bias of the readout is left out where the block's own has none.
+    The bias of `new` is left out if the block's own readout has none.
     """
     thin = _narrowed(model, site, len(kept))
     *names, last = LAYERS[model.config.model_type]
@@ -155,7 +155,7 @@ def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], ne
 
 
 def write(layer: nn.Module, new: AffineMap) -> None:
-    """Give a layer another map of its shape; the map's bias is left out where the layer has none."""
+    """Write a map of the same shape into a layer; the map's bias is left out if the layer has none."""
     with torch.no_grad():
         _weight(layer).copy_(new.weight)
         if layer.bias is not None:
@@ -163,13 +163,13 @@ def write(layer: nn.Module, new: AffineMap) -> None:
 
 
 def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
-    """Give blocks of a model fewer hidden units, block → how many, their weights undrawn: for whoever loads them."""
+    """Give blocks of a model fewer hidden units, block → number, with weights still to be loaded."""
     for site in sites(model, list(counts)) if counts else []:
         model.set_submodule(site.name, _narrowed(model, site, counts[site.block]))
 
 
 def _narrowed(model: PreTrainedModel, site: Site, count: int) -> nn.Module:
-    """A copy of a block's FFN with layers for another number of hidden units, their weights undrawn."""
+    """Copy a block's FFN with layers for another number of hidden units, with weights still to be set."""
     layers = unit_layers(model, site)
     thin = copy.deepcopy(site.output, {id(layer): layer for layer in layers})  # without copies of these
     for name, layer in zip(LAYERS[model.config.model_type], layers, strict=True):

@@ -1,7 +1,7 @@
-"""What work on a model larger than memory has done, in a folder: where it was ended, it goes on.
+"""The progress of work on a model larger than memory, kept in a folder so that interrupted work can be resumed.
 
-The folder says which work it holds, and is refused by any other. Of a text that moves through the model layer by layer
-it keeps the residual streams behind the last layer that is done.
+The folder records which work it holds, and any other work refuses it. For a text that moves through the model layer by
+layer, it keeps the residual streams after the last completed layer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from howlinear.models.shards import is_on_disk
 
 
 def open_work(folder: Path | str, model: PreTrainedModel, about: Mapping[str, Any]) -> Path:
-    """Make a folder for work on a model, or find the one that holds it; `about` makes it this work and no other.
+    """Create a folder for work on a model, or reopen one that holds the same work, which `about` identifies.
 
-    Of a model that is not on disk one cannot tell whether it is the same when the work goes on.
+    A model in memory is refused: on resuming, nothing would tell whether it is still the same.
     """
     if not is_on_disk(model):
         raise InputError("a folder of work is for models by name, as in hl.measure('gpt2', …, work='folder')")
@@ -52,7 +52,7 @@ def open_work(folder: Path | str, model: PreTrainedModel, about: Mapping[str, An
 
 @contextmanager
 def reading_work(file: Path) -> Iterator[None]:
-    """Whatever is wrong with a file of the work becomes a `SourceError`."""
+    """Turn any error in reading a file of the work into a `SourceError`."""
     try:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
@@ -60,36 +60,36 @@ def reading_work(file: Path) -> Iterator[None]:
 
 
 class StreamFiles:
-    """Residual streams behind layers of a model, a file a layer."""
+    """Residual streams after layers of a model, one file per layer."""
 
     def __init__(self, folder: Path | None):
-        """Use a folder, with what lies there; None, where nothing is kept."""
+        """Use a folder and the files in it; with None, nothing is kept."""
         self.folder = folder
 
     def passed(self) -> set[int]:
-        """Behind how many layers there are streams: behind the last, and those that an end left beside them."""
+        """Return the numbers of layers after which streams are saved, also those left by an interrupted run."""
         files = () if self.folder is None else self.folder.glob("streams-*.safetensors")
         return {int(file.stem.partition("-")[2]) for file in files}
 
     def load(self, passed: int, device: torch.device) -> list[Tensor]:
-        """Read the streams behind so many layers."""
+        """Read the streams after `passed` layers."""
         with reading_work(self._file(passed)):
             streams = load_file(self._file(passed), device=str(device))
             return [streams[str(place)] for place in range(len(streams))]
 
     def save(self, passed: int, streams: Sequence[Tensor]) -> None:
-        """Write them beside those that are there."""
+        """Write the streams after `passed` layers, and keep the others."""
         with atomic.written_aside(self._file(passed)) as aside:
             save_file({str(place): stream.contiguous() for place, stream in enumerate(streams)}, aside)
 
     def replace(self, passed: int, streams: Sequence[Tensor]) -> None:
-        """Write them, and remove all others."""
+        """Write the streams after `passed` layers, if there is a folder, and remove all others."""
         if self.folder is not None:
             self.save(passed, streams)
             self.remove_but(passed)
 
     def remove_but(self, passed: int) -> None:
-        """Leave the streams behind so many layers alone."""
+        """Remove all streams but those after `passed` layers."""
         for other in self.passed() - {passed}:
             self._file(other).unlink(missing_ok=True)
 
