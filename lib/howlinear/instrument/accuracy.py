@@ -1,6 +1,6 @@
 """Accuracy on multiple-choice questions by log-likelihood, as EleutherAI's lm-evaluation-harness defines it.
 
-A model chooses what it finds likeliest behind the question: argmax over choices of Σ log p(token | all before), summed
+A model chooses the likeliest continuation of the question: argmax over choices of Σ log p(token | all before), summed
 over the choice's tokens (the harness's `acc`), or of that sum divided by the choice's characters (`acc_norm`).
 """
 
@@ -32,12 +32,12 @@ from howlinear.text.questions import Question, read_questions
 
 @dataclass(frozen=True, eq=False)
 class Accuracy:
-    """How many of n questions a model answers.
+    """A model's answers to n questions.
 
     Attributes:
-        task: what the questions are called, the name of their file.
-        correct: whether each is answered by the sum of log-probabilities, shape (n,).
-        correct_normalised: whether each is answered by that sum per character, shape (n,).
+        task: name of the questions, that of their file.
+        correct: whether each is answered correctly by the sum of log-probabilities, shape (n,).
+        correct_normalised: whether each is answered correctly by that sum per character, shape (n,).
         chance: the share that a blind guess answers, the mean of 1 / choices.
     """
 
@@ -53,19 +53,19 @@ class Accuracy:
 
     @property
     def estimate(self) -> Estimate:
-        """The share answered by the sum, with Wilson's interval."""
+        """The share answered correctly by the sum, with Wilson's interval."""
         return Estimate.of_share(self.correct)
 
     @property
     def estimate_normalised(self) -> Estimate:
-        """The share answered by the sum per character, with Wilson's interval."""
+        """The share answered correctly by the sum per character, with Wilson's interval."""
         return Estimate.of_share(self.correct_normalised)
 
     def change_from(self, before: Accuracy) -> Estimate:
-        """This accuracy less another model's on the same questions, with a paired interval.
+        """Return this accuracy minus another model's on the same questions, with a paired interval.
 
         Raises:
-            InputError: not as many questions.
+            InputError: the numbers of questions differ.
         """
         if self.questions != before.questions:
             raise InputError(
@@ -85,15 +85,15 @@ def accuracy(
     tokenizer: PreTrainedTokenizerBase | None = None,
     batch_size: int = LOSS_BATCH,
 ) -> Accuracy:
-    """A model's accuracy on multiple-choice questions, without examples before them.
+    """Measure a model's accuracy on multiple-choice questions, without examples before them.
 
-    A question is read as it stands: a frame, as `Question: …` and `Answer:` of the harness's ARC, is to be written into
-    it. One blank stands between question and choice, unless there is white space already.
+    A question is read as it stands: a prompt template, such as `Question: …` and `Answer:` of the harness's ARC, must
+    be part of it. One space is put between question and choice, unless there is white space already.
 
     Args:
         model: a causal language model, or its name.
         questions: a table with a question, its choices and the answer in each row (`text.questions.read_questions`).
-        tokenizer: cuts the texts; by default the model's own.
+        tokenizer: tokenizer of the texts; by default the model's own.
         batch_size: sequences in a forward pass.
 
     Raises:
@@ -131,7 +131,7 @@ def accuracy(
 def _continuations(
     row: int, question: Question, tokenizer: PreTrainedTokenizerBase, longest: int | None
 ) -> list[tuple[Int64[Tensor, " _"], int]]:
-    """A question with each choice behind it, and where the choice begins; white space between is the choice's."""
+    """Encode a question with each choice, and find where the choice, with the white space before it, begins."""
     opening = opening_of(tokenizer)
     text = question.text
     wholes = [
@@ -151,15 +151,15 @@ def _continuations(
 def log_likelihoods(
     model: PreTrainedModel, continuations: list[tuple[Int64[Tensor, " _"], int]], batch_size: int
 ) -> Float[np.ndarray, " n"]:
-    """Log p(choice | question) of each continuation, in nats, shape (n,), finite or not.
+    """Compute log p(choice | question) of each continuation, in nats, shape (n,), finite or not.
 
     Args:
         model: a causal language model.
-        continuations: token ids of a question with a choice behind it, shape (seq_len,), and the choice's first place.
+        continuations: token ids of question and choice, shape (seq_len,), and the position where the choice begins.
         batch_size: sequences in a forward pass.
     """
     found = np.empty(len(continuations))
-    order = np.argsort([len(ids) for ids, _ in continuations], kind="stable")  # of one length, so little padding
+    order = np.argsort([len(ids) for ids, _ in continuations], kind="stable")  # of like lengths, for little padding
     batches = np.split(order, range(batch_size, len(order), batch_size))
     device = device_of(model)
     inputs = []

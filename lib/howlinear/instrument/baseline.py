@@ -1,9 +1,9 @@
 """R²_lin of a model before training, on as many rows as that takes.
 
-A block with random weights can be far from straight, and a map fitted on too few rows then does worse on held-out rows
-than their mean does: R²_lin is below 0 for want of rows and not because of the block. On its own rows the fit is as
-much too good. On average the R² of infinitely many rows lies between the two, so both are kept, as a bracket, and rows
-are doubled until they meet or the text ends.
+A block with random weights can be far from linear, and a map fitted on too few rows then does worse on held-out rows
+than their mean does: R²_lin is below 0 because rows are few, not because of the block. On the train rows, the fit is
+too good by about as much. On average the R² of infinitely many rows lies between the two, so both are kept, as a
+bracket, and rows are doubled until they meet or the text ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from howlinear.models.load import untrained
 from howlinear.models.shards import is_on_disk
 from howlinear.text.rows import Rows, batch_of, check, folds_of
 
-APART = 0.02  # R² by which in-sample and held-out value may differ and count as one
+APART = 0.02  # difference of R² up to which in-sample and held-out values meet
 BATCH = 16  # sequences in a forward pass
 
 
@@ -41,7 +41,7 @@ class Baseline:
         held_out: R²_lin of each block, on average too low, shape (b,).
         in_sample: R² on the rows of the fit, on average too high, shape (b,).
         rows: rows of each block, both sides.
-        blocks: their numbers.
+        blocks: block numbers.
     """
 
     held_out: Float[np.ndarray, " b"]
@@ -58,19 +58,19 @@ class Baseline:
 def baseline(
     model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
 ) -> Baseline:
-    """R²_lin of a model with freshly drawn weights; rows double until held-out and in-sample R² meet in every block.
+    """Measure R²_lin of a model with fresh weights, doubling rows until held-out and in-sample R² meet in every block.
 
     Args:
-        model: only its configuration counts. Where its weights stay on disk, those of the fresh model are drawn layer
-            by layer (`models.drawn`), which gives other numbers of the same distribution.
+        model: only its configuration counts. If its weights stay on disk, the fresh weights are drawn layer by layer
+            (`models.drawn`), which gives other numbers of the same distribution.
         rows: all rows that may be used.
-        seed: of the weights.
+        seed: seed of the weights.
         first: rows to begin with; those of the first look of `stopping.schedule` by default.
-        site: what of each block, as of `capture`.
+        site: what is measured of each block, as in `capture`.
 
     Raises:
         InseparableError: weights stay on disk, and the layers cannot be called one by one.
-        InputError: as `capture`, or as `ceiling`.
+        InputError: see `capture` and `ceiling`.
     """
     for measured in brackets(model, rows, seed, first, site):
         if measured.apart <= APART:
@@ -81,12 +81,12 @@ def baseline(
 def brackets(
     model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
 ) -> Iterator[Baseline]:
-    """What `baseline` looks at, on ever more rows until there are no more; its arguments."""
+    """Yield the brackets of `baseline`, on more and more rows until there are no more; same arguments."""
     fresh = untrained(model, seed)
     by_layer = is_on_disk(fresh)
     if not by_layer:
         fresh = fresh.to(device_of(model))
-    # no interval is asked for, so a side is one fold: moments of every fold would take gigabytes of a deep model
+    # no interval is needed, so a side is one fold: moments of every fold would take gigabytes for a deep model
     one_fold = replace(rows, fold=torch.zeros_like(rows.fold))
     looks = schedule(rows, first=first)
     captured: dict[int, BlockCapture] = {}
@@ -117,9 +117,9 @@ def _ceilings(captured: Mapping[int, BlockCapture]) -> dict[int, Ceiling]:
 def _ceilings_by_layer(
     fresh: PreTrainedModel, rows: Rows, sequences: Int64[Tensor, " n"], site: str
 ) -> dict[int, Ceiling]:
-    """The ceiling of every block on some sequences, of a model whose layers are there one at a time.
+    """Compute every block's ceiling on some sequences, for a model whose layers are loaded one at a time.
 
-    No moments stay for the next look, since those of all blocks are what there is no room for.
+    No moments are kept for the next look, since there is no room for those of all blocks.
     """
     check(fresh, rows)
     chosen = {each.block: each for each in sites(fresh, site=site)}

@@ -1,7 +1,7 @@
-"""What a person brings, as what the instrument reads: any text, and any token ids, as rows.
+"""Turn whatever a user gives, any text or any token ids, into the rows that the instrument reads.
 
 `measure`, `capture`, `perplexity`, `losses`, `swap_costs`, `compress` and `compress_to` all begin here, so that each
-takes the same things and refuses the same mistakes in the same words.
+accepts the same inputs and refuses the same mistakes in the same words.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def rows_of(
     seed: int = 0,
     folds: int = FOLDS,
 ) -> Rows:
-    """What a model reads, from whatever a person has at hand.
+    """Turn a text, token ids or other inputs into the rows that a model reads.
 
     Args:
-        brought: a text by name or path, strings, a data set (`load_corpus`), or a corpus, all of which are packed into
-            rows; rows, which are taken as they are, also those of a profile; token ids as a tensor, an array or lists,
-            which are padded where they have different lengths, what a tokenizer or image processor returns, a tokenised
-            data set, or a `DataLoader` or anything iterable of batches: each sequence is a document of its own.
+        brought: a text by name or path, strings, a data set (`load_corpus`) or a corpus, which are packed into rows;
+            rows, also those of a profile, which are taken as they are; or token ids as a tensor, an array or lists
+            (padded if their lengths differ), what a tokenizer or image processor returns, a tokenised data set, or a
+            `DataLoader` or any iterable of batches, where each sequence is a document of its own.
         model: the model that reads it, and whose tokenizer cuts a text.
-        rows: tokens in all to take of a text, or what it has.
+        rows: tokens in all to take from a text, or all that it has.
         seq_len: tokens in a sequence of a text.
         seed: decides which documents of a text are drawn.
         folds: document folds of a text on each side.
 
     Raises:
         SourceError: nothing is there by that name.
-        InputError: too little text, a corpus that is cut by another model's tokenizer, tensors that do not belong
-            together, or something else altogether.
+        InputError: too little text, a corpus that was cut by another model's tokenizer, tensors that do not belong
+            together, or an object of another kind.
     """
     check_count("rows", rows)
     check_count("seq_len", seq_len)
@@ -72,16 +72,16 @@ def rows_of(
 
 
 PROBE = "The quick brown fox, 3.14 <= été: 北京\n\tdef f(x): return x"
-"""A text of several scripts and kinds of words, which two tokenizers hardly cut alike."""
+"""A text of several scripts and kinds of words, which two tokenizers are unlikely to cut alike."""
 
 
 def _check_tokenizer(corpus: Corpus, model: PreTrainedModel) -> None:
-    """Refuse a corpus that is cut by another tokenizer than the model's: its ids would stand for other words there."""
+    """Refuse a corpus that was cut by another tokenizer than the model's, where its ids stand for other words."""
     if corpus.tokenizer.name_or_path == model.name_or_path:
         return
     try:
         own = tokenizer_of(model)
-    except SourceError:  # of a model made in memory there is none to compare with
+    except SourceError:  # a model made in memory has none to compare with
         return
     cuts = [tokenizer(PROBE, add_special_tokens=False)["input_ids"] for tokenizer in (corpus.tokenizer, own)]
     if cuts[0] != cuts[1]:

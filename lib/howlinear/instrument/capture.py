@@ -63,7 +63,7 @@ class Sample:
         x: Float[Tensor, "rows d_in"],
         y: Float[Tensor, "rows d_out"],
     ) -> Sample:
-        """What a block reads and writes at places of a text, which are counted through its sequences."""
+        """Build the sample of a block's inputs and outputs at `places`, which are counted through the sequences."""
         seq_len = rows.ids.shape[1]
         sequence, position = places // seq_len, places % seq_len
         return cls(x, y, position, rows.ids[sequence, position], rows.test[sequence], rows.fold[sequence])
@@ -88,14 +88,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class BlockCapture:
-    """What is kept of one block.
+    """The moments and rows that are kept of one block.
 
     Attributes:
-        train: moments per document fold of the rows to fit on.
+        train: moments per document fold of the train rows.
         test: moments per document fold of the held-out rows.
         outputs: moments of the held-out outputs alone: y as the inputs, so Σ(y − ȳ)(y − ȳ)ᵀ is `outputs.sxx`.
         sample: the bounded sample of rows; None if none was asked for.
-        heavy: the rows with the heaviest outputs, massive ones among them; None where moments are all there is.
+        heavy: the rows with the heaviest outputs, massive ones among them; None if only moments were kept.
     """
 
     train: Sequence[Moments]
@@ -106,9 +106,9 @@ class BlockCapture:
 
     @property
     def varies(self) -> bool:
-        """Whether the outputs vary on both sides, and do so without any one document fold.
+        """Whether the outputs vary on both sides, also with any one document fold left out.
 
-        A block that writes the same on every row has no R²_lin, and one that varies in a single fold no interval of it.
+        A block with constant outputs has no R²_lin, and one whose outputs vary in a single fold has no interval of it.
         """
         for side in (self.train, self.test):
             if not all(map(outputs_vary, chain([Moments.total(side)], intervals.left_out(side)))):
@@ -122,7 +122,7 @@ class BlockCapture:
         return self.sample
 
     def rows_in_folds(self) -> Sample:
-        """The sampled rows, where document folds of them can be left out.
+        """The sampled rows, of two document folds or more on each side, so that folds can be left out.
 
         Raises:
             InputError: none were sampled, or those of a side are of a single fold.
@@ -158,7 +158,7 @@ class BlockCapture:
         return BlockCapture(self._others(left_out, test=False), self._others(left_out, test=True), outputs, None)
 
     def to(self, device: torch.device | str | int) -> BlockCapture:
-        """The block with its moments on a device: itself where they are there already, or lie in files."""
+        """The block with its moments on a device; itself if they are there already, or in files."""
         device = torch.device(device)
         if self.outputs.mean_x.device == device or isinstance(self.train, Folds):
             return self
@@ -166,7 +166,7 @@ class BlockCapture:
         return replace(self, train=train, test=test, outputs=self.outputs.to(device))
 
     def _others(self, left_out: HeavyRows, test: bool) -> Sequence[Moments]:
-        """Moments per fold of the rows of a side that are not left out; where folds are not kept, nor are these."""
+        """Moments per fold of the rows of a side that are not left out, computed when asked for if the side's are."""
         folds = self.test if test else self.train
 
         def others(fold: int) -> Moments:
@@ -178,7 +178,7 @@ class BlockCapture:
 
 
 class LazyBlocks(Mapping[int, BlockCapture]):
-    """Blocks, in order of depth, that are read or made whenever they are asked for: memory holds what you hold."""
+    """Blocks, in order of depth, that are read or made whenever they are asked for: none are kept in memory."""
 
     def __init__(self, makers: Mapping[int, Callable[[], BlockCapture]]):
         """Take a function for each block, which returns its capture."""
@@ -212,23 +212,23 @@ def capture(
 
     Args:
         model: the model; left exactly as it was.
-        rows: sequences with their split and folds; padding is left out of everything. Or what makes such rows: a text,
-            token ids, what a tokenizer returns (`brought.rows_of`).
+        rows: sequences with their split and folds; padding is left out throughout. Or anything that makes such rows: a
+            text, token ids, what a tokenizer returns (`brought.rows_of`).
         blocks: which blocks, or which one; all by default.
         sample: how many rows to keep as they are, drawn without replacement.
-        seed: of that draw.
+        seed: seed of that draw.
         batch_size: sequences in a forward pass.
         progress: show a bar.
         losses: gets those of the held-out sequences, for which the model runs with its head; by default without.
-        site: what of each block: `ffn`, `attention`, or the whole `layer` and what it adds to the residual stream
-            (`ffn_sites.KINDS`).
+        site: what to capture of each block: `ffn`, `attention`, or the whole `layer` and what it adds to the residual
+            stream (`ffn_sites.KINDS`).
 
     Returns:
         Block → `BlockCapture`.
 
     Raises:
-        InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids,
-            activations that are not finite (names block and batch), or a device without float64.
+        InputError: an empty side, inputs that the model cannot read, a sample of inputs without token ids, activations
+            that are not finite (the message names block and batch), or a device without float64.
     """
     batch_size = check_count("batch_size", batch_size)
     check_count("sample", sample, least=0)
@@ -250,9 +250,9 @@ def capture_batches(
     losses: HeldOutLosses | None = None,
     site: str = "ffn",
 ) -> dict[int, BlockCapture]:
-    """`capture` of some batches of `rows`, with the folds that these touch: for whoever takes them little by little.
+    """Capture some batches of `rows`, with the folds that these touch, for callers that take the rows step by step.
 
-    `indices` are those of the sequences of each batch, all of one document fold (`rows.batches`).
+    `indices` are the sequences of each batch, all from one document fold (`rows.batches`).
     """
     if model.device.type == "mps":
         raise InputError(NO_FLOAT64)
@@ -278,18 +278,18 @@ def capture_batches(
 def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> Iterator[None]:
     """While the context lasts, call `keep(site, x, y)` at every pass through a site.
 
-    Both are of shape (batch, seq_len, d) or (batch · seq_len, d). Copy what outlives the call: the model may write over
-    it, as Falcon adds attention to y in place.
+    Both are of shape (batch, seq_len, d) or (batch · seq_len, d). Copy what must outlive the call: the model may
+    overwrite it, as Falcon adds attention to y in place.
 
     Raises:
-        InputError: a pass comes through a site more than once, or a site returns no tensor.
+        InputError: a pass runs through a site more than once, or a site returns no tensor.
     """
     inputs: dict[int, Tensor] = {}
 
     def note_input(site: Site, module: Module, args: tuple, named: dict) -> None:
         check_passed_once(id(inputs), site)
         x = input_of(module, args, named)
-        inputs[site.block] = x.clone()  # what runs now may write over it, as an activation in place does
+        inputs[site.block] = x.clone()  # what runs next may overwrite it, as an activation in place does
 
     def pass_on(site: Site, _: Module, __: tuple, output: Any) -> None:
         if site.block not in inputs:
@@ -322,7 +322,7 @@ def read_tokens(
     task: str = "tokens",
     progress: bool = False,
 ) -> None:
-    """Run batches of sequences, and call `keep(site, x, y, batch, places)` for the rows that a site sees of each.
+    """Run batches of sequences, and call `keep(site, x, y, batch, places)` with the rows of each that a site sees.
 
     `x` and `y`, shapes (n, d), are without padding, and `places` are theirs, counted through the batch with padding.
     """
@@ -344,7 +344,7 @@ class _Block:
     def __init__(self, folds: list[tuple[bool, int]], batch_count: int, x: Tensor, y: Tensor):
         d_in, d_out = x.shape[1], y.shape[1]
         self.moments = {fold: Moments(d_in, d_out, x.device) for fold in folds}  # (held out?, fold) → moments
-        self.files: dict[tuple[bool, int], Path] = {}  # and of those that have gone to a file
+        self.files: dict[tuple[bool, int], Path] = {}  # (held out?, fold) → file, if written to one
         self.outputs = Moments(d_out, 0, y.device)
         self.dtype = x.dtype
         self.finite = x.new_ones(batch_count, dtype=torch.bool)  # batch by batch
@@ -353,10 +353,10 @@ class _Block:
 
 
 class Collector:
-    """Where the hooks put what they see of the batches, one after the other.
+    """A collector of what the hooks see of the batches, one after the other.
 
-    With a folder, the moments of a fold go there as soon as the next begins, so that those of one are in memory; fold
-    after fold is how `rows.batches` comes.
+    With a folder, the moments of a fold are written there as soon as the next fold begins, so that only one fold's are
+    in memory; `rows.batches` come fold by fold.
     """
 
     def __init__(self, rows: Rows, indices: list[Tensor], sample: int = 0, seed: int = 0, folder: Path | None = None):
@@ -369,7 +369,7 @@ class Collector:
         self.number = 0
 
     def start(self, number: int) -> None:
-        """Begin a batch: what comes next is of its sequences."""
+        """Begin a batch: the rows that come next are of its sequences."""
         if self.folds[number] != self.folds[self.number]:
             self._put_away(self.folds[self.number])
         self.number = number
@@ -377,8 +377,8 @@ class Collector:
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         """Add what a site has read and written to the moments of the batch's fold, and to the sample."""
         x, y = (flat(self.rows, self.indices[self.number], site.name, each) for each in (x, y.to(x.device)))
-        # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
-        # Places are counted through the batch, padding too.
+        # The sample finds its rows by their place in the batch, so it needs padding too; moments do not. Places are
+        # counted through the batch, padding included.
         tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
         if site.block not in self.blocks:
             folds = sorted(set(self.folds)) if self.folder is None else []
@@ -386,7 +386,7 @@ class Collector:
         block = self.blocks[site.block]
 
         held_out, fold = self.folds[self.number]
-        if (held_out, fold) not in block.moments:  # of folds that go to files one is begun at a time
+        if (held_out, fold) not in block.moments:  # folds that go to files are begun one at a time
             block.moments[held_out, fold] = Moments(x.shape[1], y.shape[1], x.device)
         moments = block.moments[held_out, fold]
         try:
@@ -395,7 +395,7 @@ class Collector:
                 block.outputs.update(tokens_y)
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
-        block.finite[self.number] = moments.finite  # read by `finish`: a device would be waited for
+        block.finite[self.number] = moments.finite  # read by `finish`: here it would wait for a device
         sequences = self.indices[self.number]
         seq_len = len(x) // len(sequences)
         sequence, position = sequences[places // seq_len], places % seq_len
@@ -404,10 +404,10 @@ class Collector:
             self._keep_sample(site, block, x, y)
 
     def finish(self, site: Site) -> BlockCapture:
-        """What was kept of a site's block; its moments are where they were summed, or in files.
+        """Return what was kept of a site's block; its moments are on the device that summed them, or in files.
 
         Raises:
-            InputError: some row was not finite, names the first batch of such; or nothing passed the site.
+            InputError: a row was not finite (the message names the first such batch), or nothing passed the site.
         """
         if site.block not in self.blocks:
             raise InputError(f"nothing passes block {site.block} ({site.name}) in this model: leave it out, by blocks=")
@@ -428,7 +428,7 @@ class Collector:
         return BlockCapture(*sides, outputs, sample, block.heavy.finish())
 
     def _put_away(self, fold: tuple[bool, int]) -> None:
-        """Write the moments of a fold to the folder, if there is one, in the place of keeping them."""
+        """Move the moments of a fold to the folder, if there is one."""
         if self.folder is None:
             return
         for number, block in self.blocks.items():
@@ -452,7 +452,7 @@ class Collector:
         sampled_y[slot[drawn]] = y[drawn.to(y.device)].float().cpu()
 
     def _place(self, site: Site, number: int) -> str:
-        """Where a row was that is not finite, as the end of a sentence."""
+        """Say where a row was not finite, as the end of a sentence."""
         sequences = self.indices[number].tolist()
         return (
             f" at block {site.block} ({site.name}), in the batch of sequences {sequences}: "
@@ -465,7 +465,7 @@ def _read_moments(file: Path) -> Moments:
 
 
 def describe(captured: BlockCapture) -> dict[str, float]:
-    """What the rows that go into a block are like, as a referee asked the paper: train rows; the sample for position 0.
+    """Describe a block's inputs, as a referee asked the paper: on train rows, with the sample for position 0.
 
     Returns:
         `rank`: directions that are not null;

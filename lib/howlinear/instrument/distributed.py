@@ -1,8 +1,8 @@
-"""One measurement by several processes; of one alone, every function here returns what it is given.
+"""One measurement by several processes; in a single one, every function here returns what it is given.
 
 `torchrun --nproc-per-node N -m howlinear measure …` starts N equal processes. All pack the same text, and each runs its
-share of the batches. Moments add up, and blocks are dealt in turn: what all processes have of a block goes to one of
-them, which solves for it. People count processes from 1, as messages do; the code counts them from 0, as torch does.
+share of the batches. Moments add up, and blocks are dealt out in turn: all processes send their moments of a block to
+one of them, which solves it. Messages count processes from 1; the code counts them from 0, as torch does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.torchrun import is_distributed
 from howlinear.text.rows import Rows, folds_of
 
-TIMEOUT = timedelta(hours=2)  # others wait so long for one that solves a wide block; one that is killed shows at once
+TIMEOUT = timedelta(hours=2)  # others wait this long for one that solves a wide block; a killed one is noticed at once
 Item = TypeVar("Item", bound=Sized)
 Found = TypeVar("Found")
 
@@ -74,7 +74,7 @@ def current_group() -> Group:
 
 
 def own_share(items: Sequence[Item]) -> list[Item]:
-    """This process's run of the items: neighbours, so of few folds, about as long in total as any other's."""
+    """Return this process's share of the items: neighbours, so of few folds, and about as much as others have."""
     group = current_group()
     lengths = [len(item) for item in items]
     starts = accumulate(lengths[:-1], initial=0)
@@ -84,7 +84,7 @@ def own_share(items: Sequence[Item]) -> list[Item]:
 
 
 def gather(mine: Any, to: int | None = None) -> list:
-    """What every process has, in their order: in every process, or with `to` in that one, and elsewhere Nones.
+    """Gather what every process has, in order of rank: in every process, or only in process `to`; others get Nones.
 
     Raises:
         ProcessError: another process is gone.
@@ -107,7 +107,7 @@ def gather(mine: Any, to: int | None = None) -> list:
 
 
 def gather_blocks(mine: Mapping[int, Found]) -> dict[int, Found]:
-    """Block → what was found of it by the process that has it, in order of depth: in every process."""
+    """Gather block → what the process that has it found, in order of depth, in every process."""
     return dict(sorted((block, found) for of_process in gather(mine) for block, found in of_process.items()))
 
 
@@ -127,7 +127,7 @@ def check_same_rows(rows: Rows) -> None:
 def capture_together(
     model: PreTrainedModel, rows: Rows, batches: list[Tensor], **options: Any
 ) -> dict[int, BlockCapture]:
-    """`capture_batches`, of which each process runs its share; each gets its own blocks, as of `join_captures`."""
+    """Run `capture_batches` on this process's share; each process gets its own blocks, as in `join_captures`."""
     share = own_share(batches)
     captured = capture_batches(model, rows, share, **options) if share else {}
     return join_captures(captured, folds_of(rows, share), folds_of(rows, batches))
@@ -139,17 +139,17 @@ def join_captures(
     folds: Sequence[tuple[bool, int]],
     turn: int = 0,
 ) -> dict[int, BlockCapture]:
-    """The captures of all processes, as if one had run all batches; each process gets its own blocks.
+    """Join the captures of all processes, as if one had run all batches; each process gets its own blocks.
 
     Args:
-        captured: block → what this process has seen of it; emptied on the way, so that nothing is held twice. Moments
-            in files stay there, in a folder that all processes see, and are added up when they are read.
+        captured: block → this process's capture of it; emptied on the way, so that nothing is held twice. Moments in
+            files stay there, in a folder that all processes see, and are added up when they are read.
         folds_here: the (held out?, fold) that this process has seen rows of, in order.
         folds: those of all processes, in order.
-        turn: which process gets the first block, counted round.
+        turn: which process gets the first block, modulo the number of processes.
 
     Returns:
-        Block → its capture: of the first block in that process, of the next in the next, and round again.
+        Block → its capture: of the first block in that process, of the next in the next process, and so on in turn.
 
     Raises:
         ProcessError: another process is gone.
@@ -170,7 +170,7 @@ def join_captures(
 def _joined_block(
     parts: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture | None]], folds: Sequence[tuple[bool, int]]
 ) -> BlockCapture:
-    """One block's capture, from the folds and the capture of each process, None if it has run no batch."""
+    """Join one block's capture from each process's folds and capture, which is None if the process has run no batch."""
     seen = [(folds_there, part) for folds_there, part in parts if part is not None]
     in_files = isinstance(seen[0][1].train, Folds)
     sides: list[Sequence[Moments]] = []
@@ -182,7 +182,7 @@ def _joined_block(
 
 
 def _fold_total(seen: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture]], fold: tuple[bool, int]) -> Moments:
-    """The moments of a fold, which add up over the processes that have seen rows of it."""
+    """Add up the moments of a fold over the processes that have seen rows of it."""
     held_out, _ = fold
 
     def of_process(folds_there: Sequence[tuple[bool, int]], part: BlockCapture) -> Moments:
@@ -196,7 +196,7 @@ def _fold_total(seen: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture]],
 
 
 def place(device: str) -> str:
-    """Where this process computes, `cpu`, `cuda` or `cuda:1`: of several GPUs, each process takes its own."""
+    """Return where this process computes, `cpu`, `cuda` or `cuda:1`; with several GPUs, each process takes its own."""
     kind, _, index = device.partition(":")
     if kind == "mps":
         raise InputError(NO_FLOAT64)
@@ -249,7 +249,7 @@ def joined(device: str = "cpu") -> Iterator[Group]:
 
 
 def check_one_process(command: str) -> None:
-    """Refuse a command that several processes would race to do, each the whole of it."""
+    """Refuse a command that each of several processes would carry out as a whole, in a race."""
     if is_distributed():
         world = os.environ["WORLD_SIZE"]
         raise InputError(

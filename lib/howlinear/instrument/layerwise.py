@@ -1,8 +1,8 @@
-"""R²_lin of a model that is larger than memory: layer after layer, and of each layer all rows before the next.
+"""R²_lin of a model that is larger than memory, measured layer by layer: all rows pass one layer before the next.
 
-At any time there is one layer, one block's moments, and of every sequence the residual stream. A block is solved when
-all rows have passed, and its answer goes to a file, from which its map is read when it is asked for. What passes a
-layer is what passes it in an ordinary forward pass, in the same batches, so the numbers are the same.
+At any time memory holds one layer, one block's moments, and the residual stream of every sequence. A block is solved
+when all rows have passed, and its result goes to a file, from which its map is read on demand. Each layer gets what it
+gets in an ordinary forward pass, in the same batches, so the numbers are the same.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from howlinear.models.work import StreamFiles, open_work, reading_work
 from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check, folds_of
 
 LOGITS = 2**27
-"""Bytes of logits that the head may return at once, if one sequence has no more."""
+"""Bytes of logits that the head may return at once, unless a single sequence has more."""
 
 
 TRAVELLING = 5
-"""About how many times a block's moments are in memory on their way to the process that adds them up: what each process
-has and packs of them, and there what is received, unpacked and added up."""
+"""About how many copies of a block's moments are in memory while they are sent to the process that adds them up: each
+process has its own and a packed copy, and the receiver has those received, unpacked and added up."""
 
 
 # --- Which models
@@ -59,31 +59,32 @@ def opened(
     sites: str | None = None,
     device: str = "cpu",
 ) -> PreTrainedModel:
-    """A model by its name; its weights stay in their files if that is asked for, or where they do not fit.
+    """Open a model given by name; its weights stay in their files if requested, or if they do not fit in memory.
 
     Args:
-        name: as of `load_model`.
-        layerwise: whether they are to stay there; by default where there is no room for them and for all moments,
-            which of several processes each has its own of.
-        dtype: as of `load_model`.
-        sites: as of `load_model`.
+        name: as in `load_model`.
+        layerwise: whether the weights stay in their files; by default if there is no room for them and the moments of
+            all blocks, of which each of several processes has its own.
+        dtype: as in `load_model`.
+        sites: as in `load_model`.
         device: where the model runs.
 
     Raises:
-        SourceError: as of `load_model`.
-        InputError: as of `load_model`; there is no room, and no other way; or quantised weights are to stay there.
+        SourceError: see `load_model`.
+        InputError: see `load_model`; or it neither fits nor can be read by layer; or quantised weights with
+            `layerwise`.
     """
-    dtype_of(dtype)  # refused, if so, before it is taken for what is wrong with the weights
+    dtype_of(dtype)  # refuse an unknown dtype here: below it would be taken for a fault of the weights
     excess = None if layerwise is False else _excess(name, dtype)
     if excess is None and not layerwise:
         return load_model(name, dtype=dtype, sites=sites).to(device)
     try:
         model = load_on_disk(name, dtype, sites, device)
-        pattern_of(model)  # refused where one would have to try which module it is, for which weights are needed
+        pattern_of(model)  # refused if finding the FFNs would take a trial, which needs weights
     except QuantisedError as reason:
         if layerwise:
             raise
-        # How much room these take cannot be told from their files.
+        # How much memory these take cannot be told from their files.
         warnings.warn(f"not measured layer by layer: {reason}", stacklevel=3)
         return load_model(name, dtype=dtype, sites=sites).to(device)
     except InputError as reason:
@@ -94,7 +95,7 @@ def opened(
 
 
 def whole(model: PreTrainedModel, reason: InseparableError) -> PreTrainedModel:
-    """The same model in memory, if it fits there: its layers cannot be called one by one.
+    """Load the whole model into memory, if it fits, since its layers cannot be called one by one.
 
     Raises:
         InputError: it does not fit.
@@ -117,9 +118,9 @@ def _whole(
 
 
 def _excess(name: str | Path, dtype: str | torch.dtype | None) -> str | None:
-    """In words, how much more than is free a folder's weights take together with the moments of all blocks; or None.
+    """Say how much memory a folder's weights and the moments of all blocks take, if that is more than is free.
 
-    Several processes come to one answer: it is too much if it is for one of them. Those of a machine share its memory.
+    All processes get the same answer: it is too much if it is for one of them. Those of a machine share its memory.
     """
     return next(filter(None, gather(_excess_here(name, dtype))), None)
 
@@ -145,9 +146,9 @@ def _excess_here(name: str | Path, dtype: str | torch.dtype | None) -> str | Non
 
 
 def moments_bytes(width: int) -> int:
-    """Bytes of one block's moments: Sxx and Sxy of each fold and Σyyᵀ of the held-out outputs, d² numbers each.
+    """Compute the bytes of one block's moments: Sxx and Sxy of each fold and Σyyᵀ of held-out outputs, d² numbers each.
 
-    Vectors (means, Σy²) are left out: 3 / (2 d) of it.
+    Vectors (means, Σy²) are left out: 3 / (2 d) of the whole.
     """
     matrices = 2 * (2 * FOLDS) + 1
     return 8 * width**2 * matrices
@@ -166,11 +167,11 @@ def measure_layers(
     work: Path | str | None,
     progress: bool,
 ) -> Profile:
-    """The profile of a model, one layer after the other; arguments as of `measure`.
+    """Measure a model's profile layer by layer; the arguments are those of `measure`.
 
     Raises:
         InseparableError: the layers of the model cannot be called one by one.
-        InputError: as of `measure`; or `work` is the folder of another measurement.
+        InputError: see `measure`; or `work` is the folder of another measurement.
         SourceError: a file cannot be read or written.
     """
     chosen = {each.block: each for each in sites(model, blocks, site)}
@@ -179,13 +180,13 @@ def measure_layers(
     indices = own_share(every)
     folds_here, folds = folds_of(rows, indices), folds_of(rows, every)
     losses = HeldOutLosses(model, rows)
-    # then of the moments one fold's are there, the rest in files; on their way to another process there are copies
+    # then one fold's moments are in memory, the rest in files; sending them to another process makes copies
     copies = 1 if current_group().alone else TRAVELLING
     tight = any(gather(fills_memory(copies * moments_bytes(width_of(model)))))
     device = model.howlinear_shards.device if is_on_disk(model) else device_of(model)
     about = {"rows": rows.sha256, "blocks": sorted(chosen), "batch_size": batch_size, "site": site}
     with _opened_work(work, model, about, tight) as done, running(model), evaluating(model), torch.no_grad():
-        # Rows → the streams before the first layer, or behind the last one that is done
+        # Rows → the streams before the first layer, or after the last completed one
         text = entered(model, (batch_of(model, rows, batch) for batch in indices), site)
         done.resume(text)
         layers = range(text.passed, len(text.layers))
@@ -193,12 +194,12 @@ def measure_layers(
             # All streams through a layer → the moments of its block, in the process that solves for it
             captured = capture_layer(text, rows, indices, chosen, done.own if tight else None)
             captured = join_captures(captured, folds_here, folds, turn=number)
-            # Moments → R²_lin and its interval, by now without the layer
+            # Moments → R²_lin and its interval; the layer's weights are released by now
             solved = solve({block: _fold_by_fold(capture.to(device)) for block, capture in captured.items()})
             del captured  # before the next layer's
             done.keep(text, Profile(name_of(model), rows, solved, None, site=site))
 
-        # The streams behind the last layer → losses, where sequences are held out
+        # The streams after the last layer → losses, of held-out sequences
         if losses.predicts:
             with text.head() as predict:
                 for place, batch in enumerate(indices):
@@ -209,19 +210,19 @@ def measure_layers(
             text.streams.clear()
         losses.parts = [part for of_process in gather(losses.parts) for part in of_process]
 
-        solved = done.solved()  # all are there, since all processes have come as far as their losses
-        defined(solved)  # refused where no block has an R²_lin
+        solved = done.solved()  # complete, since all processes have got as far as their losses
+        defined(solved)  # raises if no block has an R²_lin
         costs = None
         if swap:
             maps = {block: answer.ceiling.map for block, answer in solved.items()}
             size = max(1, min(batch_size // 2, _at_once(model, rows))) if losses.predicts else batch_size
             costs = swap_costs(model, maps, rows, size, progress, site, layerwise=True)
-        gather(None)  # all have read the answers: the folder may go
+        gather(None)  # all processes have read the results: the folder may be removed
         return Profile(name_of(model), rows, solved, losses.perplexity(), costs=costs, site=site)
 
 
 def entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Layerwise:
-    """The text before the first layer, in every process or in none: one without batches would see no reason.
+    """Bring a text up to the first layer, in every process or in none: a process without batches would see no error.
 
     Raises:
         InseparableError: the layers of the model cannot be called one by one.
@@ -240,17 +241,17 @@ def entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Laye
 def capture_layer(
     text: Layerwise, rows: Rows, indices: list[Tensor], chosen: Mapping[int, Site], folder: Path | None = None
 ) -> dict[int, BlockCapture]:
-    """Move a text through its next layer, and keep what describes the block there.
+    """Move a text through its next layer, and capture the block there.
 
     Args:
         text: the streams of all batches.
-        rows: the sequences that these are of.
-        indices: those of each batch.
-        chosen: block → its site, of those that are wanted.
-        folder: where moments of folds go that are not at work; they stay in memory by default.
+        rows: the sequences of the text.
+        indices: the sequences of each batch.
+        chosen: block → its site, for the blocks to capture.
+        folder: where the moments of finished folds are written; by default they stay in memory.
 
     Returns:
-        Block → its capture; nothing where the layer has no block that is wanted, or there are no batches.
+        Block → its capture; empty if the layer has no block to capture, or there are no batches.
     """
     here = [chosen[text.passed]] if text.passed in chosen else []
     collector = Collector(rows, indices, folder=folder)
@@ -260,7 +261,7 @@ def capture_layer(
 
 
 def _fold_by_fold(block: BlockCapture) -> BlockCapture:
-    """The same; of its rows without the massive ones the moments are there for one fold at a time, and not for all."""
+    """Have the moments without massive rows computed for one fold at a time, instead of held for all folds."""
 
     def one_by_one(folds: Sequence[Moments]) -> Folds:
         return Folds([partial(folds.__getitem__, fold) for fold in range(len(folds))])
@@ -269,7 +270,7 @@ def _fold_by_fold(block: BlockCapture) -> BlockCapture:
 
 
 def _at_once(model: PreTrainedModel, rows: Rows) -> int:
-    """How many sequences pass the head together."""
+    """Return how many sequences pass the head together."""
     vocabulary = model.config.get_text_config().vocab_size
     return max(1, LOGITS // (4 * vocabulary * rows.seq_len))
 
@@ -278,19 +279,19 @@ def _at_once(model: PreTrainedModel, rows: Rows) -> int:
 
 
 class Work:
-    """A folder of answers, one a layer, and of the streams behind the last of these.
+    """A folder of results, one file per block, and of the streams after the last completed layer.
 
-    The streams are written last: a layer is done once they are there. Of several processes each has a folder within
-    for its own streams and moments, and the answers of all lie side by side.
+    The streams are written last: a layer is completed once they are there. Each of several processes has a subfolder
+    for its own streams and moments, and the results of all lie side by side.
     """
 
     def __init__(self, folder: Path, keeps_streams: bool, tight: bool):
-        """Use a folder that is there.
+        """Use an existing folder.
 
         Args:
-            folder: all processes see it.
-            keeps_streams: whether they are written at all.
-            tight: whether moments are, which the process that solves reads from the folders of all.
+            folder: a folder that all processes see.
+            keeps_streams: whether streams are written at all.
+            tight: whether moments are written, to be read by the process that solves the block.
 
         Raises:
             InputError: this process does not see the folder.
@@ -305,26 +306,26 @@ class Work:
         self.streams = StreamFiles(self.own)
 
     def resume(self, text: Layerwise) -> None:
-        """Put the streams behind the last layer that is done, in all processes."""
+        """Load the streams after the last layer that all processes have completed."""
         passed = max(set.intersection(*gather(self.streams.passed())), default=None)
         if passed is None:
             return
         text.resume(passed, self.streams)
 
     def keep(self, text: Layerwise, answer: Profile) -> None:
-        """Write the answer of the layer that the streams have just passed, if it has a block, and the streams."""
+        """Write the result of the layer that the streams have just passed, if it has a block, and the streams."""
         for block in answer:
             save_profile(answer, self.folder / f"block-{block}.safetensors", force=True)
         if self.keeps_streams:
             self.streams.save(text.passed, text.streams)
         if self.in_step:
-            gather(None)  # nobody needs what goes now
+            gather(None)  # no process still needs what is removed now
         for file in self.own.glob("moments-*.safetensors"):
             file.unlink(missing_ok=True)
         self.streams.remove_but(text.passed)
 
     def solved(self) -> dict[int, Solved]:
-        """Block → its answer, whose maps are read when they are used."""
+        """Read block → its result, whose map is read when it is used."""
         solved: dict[int, Solved] = {}
         for file in self.folder.glob("block-*.safetensors"):
             with reading_work(file):
@@ -336,13 +337,13 @@ class Work:
 def _opened_work(
     folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any], tight: bool
 ) -> Iterator[Work]:
-    """A folder to work in, which the first process opens for all; unless it is named, it goes afterwards."""
+    """Open a work folder, in the first process for all; if none is named, a temporary one, removed afterwards."""
     if not current_group().alone:
         about = {**about, "processes": current_group().size}
     opened = None
     with ExitStack() as stack:
         if current_group().first and folder is None:
-            # Where a file that is still read cannot be removed, it stays until the system tidies up.
+            # A file that is still in use may not be removable: it stays until the system tidies up.
             temporary = tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True)
             opened = Path(stack.enter_context(temporary))
         elif current_group().first:

@@ -1,4 +1,4 @@
-"""Rows of massive outputs, found while rows stream by: the few tokens that a block writes far more for than for others.
+"""Rows of massive outputs, found while rows stream by: the few tokens for which a block writes far more than otherwise.
 
 Trained transformers put outputs hundreds of times the usual size on a few tokens, the first of a sequence above all
 (Sun et al. 2024, "Massive activations in large language models"), where heads put attention that they need nowhere else
@@ -6,10 +6,10 @@ Trained transformers put outputs hundreds of times the usual size on a few token
 rows can decide it alone, and the least-squares map with it. A row is massive if its output norm is beyond `MULTIPLE`
 times the median norm.
 
-How R²_lin depends on that multiple is asked of all rows beyond `KEPT` times the median, and of the heaviest below. One
-pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and in the
-end those beyond the cut itself. (Should the first batch have had twice the median of all rows, half of its median
-counts.) Of several parts of the work (processes, or looks of growing size) the largest median counts for all: every
+To show how R²_lin depends on that multiple, all rows beyond `KEPT` times the median are kept, and the heaviest below.
+One pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and in
+the end those beyond the final cut. (If the first batch has more than twice the median of all rows, half of its median
+is used.) With several parts of the work (processes, or looks of growing size), the largest median holds for all: every
 row beyond that cut was kept by the part that saw it, since its own cut was no higher.
 """
 
@@ -26,33 +26,33 @@ from howlinear.core.moments import Moments, on_cpu
 from howlinear.errors import InputError
 
 MULTIPLE = 10.0
-"""Output norms beyond this many medians are massive. The multiple is our choice: every block of the embedded models and
-most of SmolLM2-135M's end below it with their heaviest row, and the first tokens of sequences, which that model writes
-massive outputs for, lie beyond. Notebook 12 gives the heaviest row of each block, and the answer at 5 to 50 medians."""
+"""Output norms beyond this many medians are massive. The multiple is our choice: in every block of the embedded models
+and most of SmolLM2-135M's, the heaviest row is below it, and the first tokens of sequences, for which that model writes
+massive outputs, are beyond. Notebook 12 gives each block's heaviest row, and the answer at 5 to 50 medians."""
 
 KEPT = 5.0
-"""All rows beyond this many medians are kept: the lowest cut at which anyone asks what R²_lin is without them."""
+"""All rows beyond this many medians are kept: the lowest cut at which R²_lin without massive rows can be computed."""
 
 HEAVIEST = 512
-"""Rows of each block that are kept besides, the heaviest first: so there are always some that are not massive."""
+"""Rows of each block that are kept in addition, heaviest first, so that some are always not massive."""
 
-SHARE = 4  # of a batch's rows, one in so many can be kept: more would not be the few that decide for all others
+SHARE = 4  # at most one in so many rows of a batch is kept: more would no longer be a few rows
 LOOK = 16  # batches that are looked through together on a device
 
 
 @dataclass(frozen=True)
 class HeavyRows:
-    """The rows of a block whose outputs are heaviest, as they were, in falling order of their output norm.
+    """The rows of a block with the heaviest outputs, in descending order of their output norm.
 
     Attributes:
         x: FFN inputs, shape (rows, d_in), float32.
         y: FFN outputs, shape (rows, d_out), float32.
         norm: ‖y‖, shape (rows,), float32.
-        sequence: which sequence of all, shape (rows,).
+        sequence: index of the sequence among all, shape (rows,).
         position: place in the sequence, shape (rows,).
         test: which rows are held out, shape (rows,).
         fold: the document fold of each row within its side, shape (rows,).
-        median: of the output norms, see the module.
+        median: median of the output norms, see the module.
     """
 
     x: Float[Tensor, "rows d_in"]
@@ -69,7 +69,7 @@ class HeavyRows:
         return len(self.norm)
 
     def beyond(self, multiple: float = MULTIPLE) -> HeavyRows:
-        """The rows whose output norm is beyond `multiple` times the median: all of that kind that there were."""
+        """Return all rows whose output norm is beyond `multiple` times the median."""
         if multiple < KEPT:
             raise InputError(
                 f"rows beyond {multiple:g} medians: all rows are kept beyond {KEPT:g} only; use heaviest(count)"
@@ -97,7 +97,7 @@ class HeavyRows:
 
     @classmethod
     def merged(cls, parts: Sequence[HeavyRows]) -> HeavyRows:
-        """The heavy rows of all parts of one block: beyond the cut of the largest median, and the heaviest below."""
+        """Merge the heavy rows of all parts of a block: beyond the largest median's cut, and the heaviest below."""
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0]._by_row()}
         return cls(**tensors, median=max(part.median for part in parts))._pruned()
 
@@ -105,13 +105,13 @@ class HeavyRows:
         return int((self.norm > multiple * self.median).sum())
 
     def _pruned(self) -> HeavyRows:
-        """In falling order, without the rows that are neither beyond the cut nor among the heaviest below it."""
+        """Sort the rows in descending order, without those neither beyond the cut nor among the heaviest below it."""
         order = self.norm.argsort(descending=True, stable=True)
         return self._rows(order[: self.most])
 
     @property
     def most(self) -> int:
-        """How many rows are kept, if there are as many: those beyond the cut, and `HEAVIEST` below it."""
+        """How many rows are kept at most: those beyond the cut, and `HEAVIEST` below it."""
         return self._count_beyond(KEPT) + HEAVIEST
 
     def tensors(self) -> dict[str, Tensor]:
@@ -124,7 +124,7 @@ class HeavyRows:
         return cls(**tensors | {"median": float(tensors["median"])})
 
     def _by_row(self) -> dict[str, Tensor]:
-        """Everything that there is one of for each row."""
+        """The tensors that have one entry per row, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "median"}
 
     def _rows(self, chosen: Int64[Tensor, " some"] | slice) -> HeavyRows:
@@ -132,11 +132,11 @@ class HeavyRows:
 
 
 class HeavyRowsKeeper:
-    """Keeps the heavy rows of one block while batches stream by.
+    """A collector of the heavy rows of one block while batches stream by.
 
-    Rows that may stay are copied, and wait until there are enough of them to be looked through at once. A device other
-    than the CPU would be waited for at every look at its numbers: there the heaviest quarter of each batch is copied,
-    and waits on the device for `LOOK` batches.
+    Candidate rows are copied, and wait until there are enough to be searched at once. On a device other than the CPU,
+    every look at a number would wait for the device: there the heaviest quarter of each batch is copied, and waits on
+    the device for `LOOK` batches.
     """
 
     def __init__(self) -> None:
@@ -155,9 +155,9 @@ class HeavyRowsKeeper:
         test: bool,
         fold: int,
     ) -> None:
-        """Look through a batch of rows of one document fold; no more than its heaviest quarter can be kept.
+        """Add a batch of rows of one document fold, of which at most the heaviest quarter is kept.
 
-        `sequence` and `position` say where each row is from, shape (n,), in main memory; `test` and `fold` where all.
+        `sequence` and `position`, shape (n,) in main memory, locate each row; `test` and `fold` hold for all rows.
         """
         norm = torch.linalg.vector_norm(y.detach().float(), dim=1)
         self._norms.append(norm)
@@ -165,7 +165,7 @@ class HeavyRowsKeeper:
             self._least_median = norm.median() / 2
         heaviest, place = norm.topk(-(-len(norm) // SHARE))
         if on_cpu(y):
-            count = int((heaviest > self._least()).sum())  # they come in falling order
+            count = int((heaviest > self._least()).sum())  # in descending order
             heaviest, place = heaviest[:count], place[:count]
         self._waiting.append(
             HeavyRows(
@@ -176,7 +176,7 @@ class HeavyRowsKeeper:
                 position=position.to(place.device, non_blocking=True)[place],
                 test=torch.full_like(place, test, dtype=torch.bool),
                 fold=torch.full_like(place, fold),
-                median=0.0,  # `_look` knows it: to read it here would be to wait
+                median=0.0,  # set by `_look`: reading it here would wait for a device
             )
         )
         rows = sum(map(len, self._waiting))
@@ -185,22 +185,22 @@ class HeavyRowsKeeper:
             self._look()
 
     def finish(self) -> HeavyRows:
-        """The heavy rows of all that streamed by."""
+        """Return the heavy rows of all batches."""
         self._look()
         median = float(torch.cat(self._norms).median())
         return replace(self._kept, median=max(median, self._kept.median))._pruned()
 
     def _least(self) -> float:
-        """The norm below which a row will not be kept: there are enough between it and the cut already."""
+        """Return the norm up to which rows are no longer kept: enough rows above it are already."""
         if self._kept is None or len(self._kept) < self._kept.most:
             return -torch.inf
         return float(self._kept.norm[-1])
 
     def _look(self) -> None:
-        """Keep what is heavy of the batches that wait."""
+        """Keep the heavy rows of the waiting batches."""
         if not self._waiting:
             return
-        median = float(self._least_median)  # as far as one can tell: what is kept too much goes in the end
+        median = float(self._least_median)  # an estimate: rows kept in excess are dropped in the end
         heavy = HeavyRows.merged([replace(rows, median=median) for rows in self._waiting])
         self._waiting = []
         # Only rows that may stay leave a device

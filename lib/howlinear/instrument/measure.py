@@ -25,7 +25,7 @@ from howlinear.models.layerwise import InseparableError
 from howlinear.models.load import model_of
 from howlinear.models.shards import is_on_disk
 
-ROWS = 20_000  # that are measured on by default
+ROWS = 20_000  # to measure on by default
 
 
 def measure(
@@ -55,38 +55,38 @@ def measure(
         corpus: a text by name or path, strings, a data set, a corpus, packed rows; token ids of shape
             (n_sequences, seq_len), each row its own document; what a tokenizer or image processor returns, keyword →
             tensor (padding is left out, see `rows.ModelInputs`), or a `DataLoader` of these (`brought.rows_of`).
-        rows: tokens in all, a quarter of them held out; 20,000 by default. With a tolerance, the most that may be
-            used; 1,310,720 by default, or what the corpus has. What is no corpus is there to be used whole.
+        rows: tokens in all, a quarter of them held out; 20,000 by default. With a tolerance, the most that may be used;
+            1,310,720 by default, or what the corpus has. Token ids and other inputs than text are used whole.
         seq_len: tokens in a sequence.
         seed: decides which documents are drawn.
         blocks: which blocks, or which one; all by default.
-        batch_size: sequences in a forward pass, half as many where swaps are tried: it moves time and memory alone,
-            unless the model draws something for each batch (ViT-MAE draws the patches that it hides).
+        batch_size: sequences in a forward pass, half as many for swaps; it affects only time and memory, unless the
+            model draws something for each batch (ViT-MAE draws the patches that it hides).
         progress: show a bar.
-        tolerance: stop as soon as the interval of every block is at most this much to either side, looking at
-            20,480 rows or a little more and whenever they have doubled. The intervals are wide enough to hold
-            in spite of the looking (`instrument.stopping`); `Profile.stop` says how it ended, `Profile.rows` what
-            was used.
+        tolerance: stop as soon as the interval of every block is at most this much to either side, looking at 20,480
+            rows or a little more and whenever they have doubled. The intervals are wide enough to hold despite the
+            repeated looks (`instrument.stopping`); `Profile.stop` says how it ended, `Profile.rows` which rows were
+            used.
         swap: also measure what each block's map costs in perplexity in the block's place (`swap_costs`).
-        site: what of each block: `ffn`, its feed-forward block; `attention`; or the whole `layer`, whose x is the
-            residual stream before it and whose y is what it adds to that (`ffn_sites.KINDS`).
+        site: what to measure of each block: `ffn`, its feed-forward block; `attention`; or the whole `layer`, whose x
+            is the residual stream before it and whose y is what it adds to that (`ffn_sites.KINDS`).
         tokens: also split R²_lin by the token (`core.token_split`): how much of the output's variance the token's
-            identity decides, and R² of the line between token means and within tokens (NaN where nothing varies within:
-            a first block may read the token alone). It runs the held-out rows once
-            more, and keeps sums for every token that a held-out document fold has.
-        moments: keep every block's moments (`Profile.moments`), gigabytes of a large model, in one process alone.
-            `Profile.save` writes them too, and everything linear follows from them without model and text.
+            identity decides, and R² of the map between token means and within tokens (NaN where nothing varies within:
+            a first block may read the token alone). This runs the held-out rows once more, and keeps sums for every
+            token that a held-out document fold has.
+        moments: keep every block's moments (`Profile.moments`): gigabytes for a large model, and in a single process
+            only. `Profile.save` writes them too, and every linear quantity follows from them without model or text.
         layerwise: read the model's weights from its files layer by layer, and take all rows through one layer before
-            the next (`instrument.layerwise`): the same numbers, in the room of one layer, one block's moments and the
-            residual streams. By default where a model that is given by name does not fit otherwise, which a warning
-            says; one whose layers cannot be called one by one is measured as a whole, with a warning, if it fits.
-        work: a folder that keeps what a layerwise measurement has done: where it was ended, it goes on. Of several
-            processes each keeps its streams there, and as many go on.
+            the next (`instrument.layerwise`): the same numbers, with memory for one layer, one block's moments and the
+            residual streams. By default if a model given by name does not fit otherwise, with a warning. If layers
+            cannot be called one by one, the model is measured as a whole, with a warning, if it fits.
+        work: a folder that keeps the progress of a layerwise measurement, so that an interrupted run can be resumed.
+            Each of several processes keeps its streams there, and as many must resume.
 
     Raises:
-        InputError: too little text, unknown block or site, activations that are not finite, a tolerance out of
-            (0, 1), a device without float64, rows that the model's forward pass fails at, or what is asked for of all
-            blocks together and layer by layer as well.
+        InputError: too little text, unknown block or site, activations that are not finite, a tolerance out of (0, 1),
+            a device without float64, rows that the model's forward pass fails on, or options that need all blocks at
+            once with a layerwise measurement.
         SourceError: the model was loaded from somewhere and does not run at all.
         ProcessError: another process is gone.
     """
@@ -97,7 +97,7 @@ def measure(
         if layerwise is None:
             layerwise = True if work is not None else (None if possible else False)
         model = opened(model, layerwise)
-        layerwise = False  # unless its weights stayed on disk: else it is measured as a whole, and that has been said
+        layerwise = False  # unless its weights stay on disk; if they had to be loaded, `opened` has warned
     model = model_of(model, on_disk=True)
     layerwise = layerwise or is_on_disk(model)
     if work is not None and not layerwise:
@@ -110,7 +110,7 @@ def measure(
         )
     if moments and not current_group().alone:
         raise InputError("several processes have a part of the moments each: leave moments out, or run one process")
-    chosen = sites(model, blocks, site)  # refused, if so, before a text is read
+    chosen = sites(model, blocks, site)  # refuses unknown blocks before a text is read
     blocks = [each.block for each in chosen]
 
     # Text → token rows in document folds, a quarter of them held out
@@ -122,7 +122,7 @@ def measure(
     looks = one_look if tolerance is None else schedule(packed, width_of(model))
     check_same_rows(packed)
     if tokens:
-        Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # refused, if so, before the model runs
+        Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # raises before the model runs
     if swap:
         swap_rows(packed, model)  # likewise
     progress = progress and current_group().first
@@ -144,14 +144,14 @@ def measure(
 
         # Moments → R²_lin and its interval, each process of its own blocks
         solved = gather_blocks(solve(captured, confidence, progress, device_of(model)))
-        ceilings = defined(solved)  # refused where no block has an R²_lin
+        ceilings = defined(solved)  # raises if no block has an R²_lin
         if tolerance is not None:
             stop = judge(ceilings, tolerance, look, len(looks))
             if stop.reached:
                 packed = packed.subset(torch.cat(looks[:look]).sort().values)
                 break
 
-    # The model ran through its head where sequences are held out: their losses are there already
+    # The model ran through its head for held-out sequences: their losses are there already
     losses.parts = [part for of_process in gather(losses.parts) for part in of_process]
     costs = None
     if swap:

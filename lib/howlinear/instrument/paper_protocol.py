@@ -1,9 +1,9 @@
-"""A model measured as arXiv 2606.19379 measures its own: its rows, its R², its median, its rank, its perplexity.
+"""Measure a model as arXiv 2606.19379 does: with its rows, its R², its median, its rank and its perplexity.
 
 The paper's survey compares held-out outputs with one scalar, the mean of all of them; its ranks are about the train
-mean; its median is the lower of two middle values; its perplexities are of another part of the text. Only numbers made
-like this can be laid beside the ones that it publishes. The map alone is ours: its plain least squares fits the null
-direction of a LayerNorm as well (`core.ceilings.NULL`; `benchmarks/paper_code.py` says what that changes).
+mean; its median is the lower of two middle values; its perplexities are of another part of the text. Only numbers
+computed like this can be compared with those that it publishes. Only the map is ours: plain least squares, which the
+paper uses, also fits the null direction of a LayerNorm (`core.ceilings.NULL`; see `benchmarks/paper_code.py`).
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def paper_blocks(
     scored: Int64[Tensor, "windows seq_len"] | None = None,
     blocks: Collection[int] | None = None,
 ) -> pd.DataFrame:
-    """Every block by the paper's protocol, but for those that write the same output on every row.
+    """Measure every block by the paper's protocol, except those that write the same output on every row.
 
     Args:
         model: the model.
-        rows: to fit on and to score.
+        rows: the rows to fit on and to score.
         scored: windows of the test part, for perplexities; by default none are measured.
-        blocks: which blocks, as far as the model has them; all by default.
+        blocks: which blocks, ignoring numbers that the model does not have; all by default.
 
     Returns:
-        A row a `block`: `r2_scalar`, R² about one scalar mean; `r2`, each feature about its own; `median_r2_lower`;
-        `rank_90_train_mean` and `rank_95_train_mean`; and, with `scored`, `perplexity` of the model and `dppl`, what it
-        rises by when the map takes the block's place.
+        One row per `block`: `r2_scalar`, R² about one scalar mean; `r2`, each feature about its own; `median_r2_lower`;
+        `rank_90_train_mean` and `rank_95_train_mean`; and, with `scored`, `perplexity` of the model and `dppl`, its
+        rise when the map takes the block's place.
     """
     maps, table = {}, []
     for block, (train, test) in paper_moments(model, rows, blocks).items():
@@ -68,7 +68,7 @@ def paper_blocks(
                 "block": block,
                 "r2_scalar": r2_about_scalar(curve.map, test),
                 "r2": r2(curve.map, test),
-                # of two middle values the lower, as arXiv 2606.19379 takes it; ours is their mean
+                # the lower of two middle values, as in arXiv 2606.19379; ours is their mean
                 "median_r2_lower": float(r2_per_feature(curve.map, test).nanmedian()),
                 "rank_90_train_mean": curve.rank_reaching(0.90, about_train_mean=True),
                 "rank_95_train_mean": curve.rank_reaching(0.95, about_train_mean=True),
@@ -87,14 +87,14 @@ def paper_blocks(
 def paper_moments(
     model: PreTrainedModel, rows: PaperRows, blocks: Collection[int] | None = None
 ) -> dict[int, tuple[Moments, Moments]]:
-    """Block → moments of the rows before the cut, and of those from it on."""
+    """Compute block → moments of the rows before the cut, and of the rows from the cut on."""
     sides: dict[int, tuple[Moments, Moments]] = {}
 
     def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
         if site.block not in sides:
             sides[site.block] = (Moments(x.shape[1], y.shape[1]), Moments(x.shape[1], y.shape[1]))
         start = int(batch[0]) * rows.ids.shape[1]
-        before = max(0, rows.cut - start)  # rows of this batch that are to fit on
+        before = max(0, rows.cut - start)  # train rows of this batch
         train, test = sides[site.block]
         train.update(x[:before], y[:before])
         test.update(x[before:], y[before:])

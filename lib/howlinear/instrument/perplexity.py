@@ -28,8 +28,8 @@ from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, batc
 NO_TARGET = -100  # what `cross_entropy` does not count
 
 LOSS_BATCH = 8
-"""Sequences in a pass through the head: the logits of more are above 32 MB even of a small vocabulary, and memory of
-that size comes anew from the system at every pass, which costs 8 to 33 % of it."""
+"""Sequences in a pass through the head: the logits of more exceed 32 MB even for a small vocabulary, and memory of that
+size is requested from the system anew in every pass, which costs 8 to 33 % of it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Change(Estimate):
 
 
 def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> float:
-    """Perplexity of a model on held-out text.
+    """Measure the perplexity of a model on held-out text.
 
     Args:
         model: a causal language model, or its name.
@@ -67,10 +67,10 @@ class HeldOutLosses:
     A capture runs the model over these sequences anyway, so that their perplexity costs the head alone.
 
     Attributes:
-        rows: whose held-out part counts.
-        predicts: whether there is a perplexity: the model predicts the next token, and what is held out has one.
+        rows: the rows, whose held-out part counts.
+        predicts: whether there is a perplexity: the model predicts next tokens, and there are held-out ones to predict.
         targets: the tokens to predict, see `targets_of`; None if there is no perplexity.
-        parts: of each batch, its sequences that predict something, and the mean loss of each.
+        parts: for each batch, its sequences that have tokens to predict, and the mean loss of each.
     """
 
     def __init__(self, model: PreTrainedModel, rows: Rows):
@@ -85,13 +85,13 @@ class HeldOutLosses:
         return self.predicts and bool(self.rows.test[sequences[0]])
 
     def update(self, sequences: Int64[Tensor, " b"], predictions: Float[Tensor, "b seq_len vocabulary"]) -> None:
-        """Add a batch: which sequences of the rows, and the model's logits of them."""
+        """Add a batch: the indices of its sequences, and the model's logits of them."""
         targets = self.targets[sequences]
         longer = (targets[:, 1:] != NO_TARGET).any(dim=1)
         self.parts.append((sequences[longer], mean_losses(predictions, targets)[longer]))
 
     def perplexity(self) -> float | None:
-        """Perplexity of all sequences that were added, in whatever order; None if the model predicts nothing.
+        """Compute the perplexity of all sequences added, in any order; None if there is nothing to predict.
 
         Raises:
             InputError: a loss is not finite.
@@ -106,13 +106,13 @@ class HeldOutLosses:
 
 
 def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
-    """The sequences that a perplexity is of, from whatever a person has at hand.
+    """Return the sequences to score for a perplexity, from a text, rows, token ids or a tokenizer's output.
 
-    Of a text, a corpus or rows the held-out part counts; of token ids or a tokenizer's output all, each sequence a
-    document of its own. `rows` are passed to `Corpus.rows`.
+    Of a text, a corpus or rows, the held-out part counts; token ids or a tokenizer's output count in full, each
+    sequence as a document of its own. `rows` are passed to `Corpus.rows`.
 
     Raises:
-        InputError: there is nothing to predict, or it is none of these.
+        InputError: there is nothing to predict, or `text` is none of these.
     """
     unknown = sorted(rows.keys() - {"rows", "seq_len", "seed", "folds"})
     if unknown:
@@ -134,9 +134,9 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
 
 
 def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> Rows:
-    """The sequences of which a perplexity is: what is held out of rows, or all of token ids, each its own document.
+    """Return the sequences to score: the held-out ones of rows, or all of token ids, each its own document.
 
-    A sequence of a single token predicts nothing, and is not among them.
+    A sequence of a single token predicts nothing, and is left out.
 
     Raises:
         InputError: there is nothing to predict, or what is given is neither rows nor token ids.
@@ -160,7 +160,7 @@ def _scored(rows: Rows) -> Bool[Tensor, " n"]:
 
 
 def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] | None = None) -> float:
-    """Exp of the mean loss, each sequence weighted by the tokens that it predicts, by default equally many."""
+    """Compute exp of the mean loss, each sequence weighted by its number of predicted tokens, by default equal."""
     losses = losses.double()
     predicted = torch.ones_like(losses) if predicted is None else predicted
     nats = (losses * predicted).sum() / predicted.sum()
@@ -170,7 +170,7 @@ def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] 
 
 
 def _check_finite(nats: float, *found: Any) -> None:
-    """Refuse what comes of losses too large to be the logarithm of a number."""
+    """Refuse results of losses that are too large to be exponentiated."""
     if not all(np.isfinite(each).all() for each in found):
         raise InputError(
             f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow or hold "
@@ -183,7 +183,7 @@ def losses(
     ids: Any,
     batch_size: int = LOSS_BATCH,
 ) -> Float[Tensor, " n"]:
-    """Mean negative log-likelihood per predicted token of each sequence, in nats, shape (n,), float64.
+    """Compute the mean negative log-likelihood per predicted token of each sequence, in nats, shape (n,), float64.
 
     Args:
         model: a causal language model.
@@ -200,7 +200,7 @@ def losses(
 
 @torch.inference_mode()
 def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tensor, " n"]:
-    """`losses` of sequences with all that the model reads with them, as a measurement's own passes do."""
+    """Compute the losses of sequences with all that the model reads with them, as a measurement does."""
     batch_size = check_count("batch_size", batch_size)
     check_ids(model, scored.ids)
     targets = targets_of(scored)
@@ -221,7 +221,7 @@ def targets_of(rows: Rows) -> Int64[Tensor, "n seq_len"]:
 def mean_losses(
     predictions: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
 ) -> Float[Tensor, " n"]:
-    """Mean negative log-likelihood of the tokens after the first of each sequence, float64; NaN where there is none."""
+    """Average the negative log-likelihoods of each sequence's tokens after the first, float64; NaN if it has none."""
     predicted = (targets[:, 1:] != NO_TARGET).sum(1)
     return token_losses(predictions, targets).sum(1) / predicted.cpu()
 
@@ -229,9 +229,9 @@ def mean_losses(
 def token_losses(
     predictions: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
 ) -> Float[Tensor, "n predicted"]:
-    """Negative log-likelihood of every token after the first, in nats, float64; 0 where there is none."""
+    """Compute the negative log-likelihood of every token after the first, in nats, float64; 0 at padding."""
     expected = targets[:, 1:].to(predictions.device)
-    # Sequence by sequence, each read where it lies: a copy of all logits is as dear as a block.
+    # Sequence by sequence, each read where it lies: a copy of all logits is as costly as a block.
     nats = [
         cross_entropy(scores[:-1].float(), tokens, reduction="none", ignore_index=NO_TARGET)
         for scores, tokens in zip(predictions, expected, strict=True)
@@ -240,7 +240,7 @@ def token_losses(
 
 
 def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
-    """The losses of all batches, shape (n,); one that is not finite is refused by its sequence."""
+    """Join the losses of all batches, shape (n,); one that is not finite is refused, naming its sequence."""
     joined = torch.cat(batches)
     wrong = (~joined.isfinite()).nonzero()
     if len(wrong):
@@ -256,12 +256,12 @@ def change(
     fold: Any = None,
     predicted: Any = None,
 ) -> Change:
-    """Perplexity after minus before, from the losses of the same sequences.
+    """Compute perplexity after minus before, from the losses of the same sequences.
 
     The interval is a jackknife of the difference, so what both share cancels. It leaves out whole document folds:
-    neighbouring sequences are often of one document, and losses of one document go together. With 8 folds of 5
-    sequences, correlated by 0.4 within a document, it holds the truth in 95 of 100 simulated measurements, where
-    leaving out single sequences holds it in 84; where losses have heavy tails as well, in 91
+    neighbouring sequences are often from one document, whose losses are correlated. With 8 folds of 5 sequences,
+    correlated by 0.4 within a document, it covers the truth in 95 of 100 simulated measurements, while leaving out
+    single sequences covers it in 84; if losses have heavy tails as well, the jackknife covers it in 91
     (`benchmarks/coverage.py`). It takes the swapped map as given.
 
     Args:
@@ -301,7 +301,7 @@ def change(
 
 
 def _numbers(name: str, given: Any) -> np.ndarray:
-    """One number a sequence, of a tensor, an array or a list."""
+    """Convert a tensor, an array or a list to one number per sequence."""
     numbers = as_tensor(given, name)
     if numbers.ndim != 1 or not numbers.isfinite().all():
         raise InputError(f"{name} of shape {tuple(numbers.shape)}: give a finite number for each sequence")
@@ -309,9 +309,9 @@ def _numbers(name: str, given: Any) -> np.ndarray:
 
 
 def ratio_of(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> Estimate:
-    """Perplexity after over before, from the losses of the same sequences.
+    """Compute perplexity after over before, from the losses of the same sequences.
 
-    It is the exponential of the mean rise of the loss, whose interval is paired as that of `change` is.
+    It is the exponential of the mean rise of the loss, with a paired interval as in `change`.
     """
     nats = (changed - base).numpy()
     rise = Estimate.of_mean(nats, fold.numpy())

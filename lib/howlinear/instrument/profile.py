@@ -1,4 +1,4 @@
-"""What a measurement gives: R²_lin over depth. It follows from a capture alone."""
+"""The result of a measurement: R²_lin over depth. It follows from a capture alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from howlinear.instrument.perplexity import Change
 from howlinear.models.ffn_sites import KINDS
 from howlinear.text.rows import Rows, RowsOnRecord
 
-if TYPE_CHECKING:  # who measures may never draw, and to import these takes a second
+if TYPE_CHECKING:  # not every measurement is drawn, and importing these takes a second
     import matplotlib.axes
     import matplotlib.figure
 
@@ -40,13 +40,13 @@ class Stop:
     """Why a measurement of growing size ended (`instrument.stopping`).
 
     Attributes:
-        tolerance: half-width that was asked for.
+        tolerance: the requested half-width.
         reached: whether every block's interval is that narrow; if not, the rows ended first.
-        half_width: of the widest interval.
-        block: whose that is.
-        look: looks taken.
-        looks: looks that could have come.
-        confidence: of each look's interval; together they hold with 95 %.
+        half_width: half-width of the widest interval.
+        block: the block with the widest interval.
+        look: number of looks taken.
+        looks: largest possible number of looks.
+        confidence: confidence of each look's interval; together they hold with 95 %.
     """
 
     tolerance: float
@@ -68,13 +68,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class Solved:
-    """What the moments of one block say.
+    """The results that follow from the moments of one block.
 
     Attributes:
-        ceiling: of all rows.
+        ceiling: the ceiling of all rows.
         effective_rank: participation ratio of the held-out outputs' covariance.
-        massive_rows: rows of massive outputs among them (`instrument.massive`).
-        ordinary: the ceiling of all other rows, which a map of their own is fitted to; the same where none is massive.
+        massive_rows: number of rows with massive outputs (`instrument.massive`).
+        ordinary: the ceiling of all other rows, with a map fitted to these; the same as `ceiling` if no row is massive.
         ordinary_effective_rank: `effective_rank` of all other rows.
     """
 
@@ -86,7 +86,7 @@ class Solved:
 
     @property
     def rests_on_massive_rows(self) -> bool:
-        """Whether R²_lin would be another by `FEW_ROWS_DECIDE` or more without the massive rows."""
+        """Whether R²_lin would differ by `FEW_ROWS_DECIDE` or more without the massive rows."""
         return few_rows_decide(self.ceiling.r2, self.ordinary.r2)
 
 
@@ -96,14 +96,14 @@ class Profile(Mapping):
 
     Attributes:
         model: where the model came from.
-        rows: what it was measured on; of a profile read from a file, what that says of them.
-        solved: block → what its moments say, also without massive rows.
-        perplexity: of the model on the held-out rows; None if it predicts no next token.
-        stop: why no more rows were used; None where no tolerance was asked for.
-        costs: block → what its map costs in perplexity in the block's place; None where that was not measured.
+        rows: the rows it was measured on; for a profile read from a file, what the file says of them.
+        solved: block → its results, also without massive rows.
+        perplexity: perplexity of the model on the held-out rows; None if it predicts no next token.
+        stop: why no more rows were used; None if no tolerance was given.
+        costs: block → what its map costs in perplexity in the block's place; None if that was not measured.
         site: what was measured of each block: `ffn`, `attention` or `layer` (`ffn_sites.KINDS`).
-        tokens: block → R²_lin split by the token; None where that was not measured.
-        moments: block → the moments that its numbers follow from (`BlockCapture`); None where they were not kept.
+        tokens: block → R²_lin split by the token; None if that was not measured.
+        moments: block → the moments that its numbers follow from (`BlockCapture`); None if they were not kept.
     """
 
     model: str
@@ -116,7 +116,7 @@ class Profile(Mapping):
     tokens: Mapping[int, TokenSplit] | None = None
     moments: Mapping[int, BlockCapture] | None = None
 
-    __eq__ = object.__eq__  # of a `Mapping` all tensors would be compared
+    __eq__ = object.__eq__  # `Mapping` would compare all tensors
     __hash__ = object.__hash__
 
     def __getitem__(self, block: int) -> Ceiling:
@@ -142,7 +142,7 @@ class Profile(Mapping):
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a row a block, and what to think of it."""
+        """Return what a notebook shows: a table with one row per block, and remarks on it."""
         columns = ["block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "condition"]
         table = self.to_frame()[columns].to_html(index=False, border=0, float_format="{:.4g}".format, na_rep="–")
         about = repr(self).strip("<>").partition(";")[0]
@@ -151,7 +151,7 @@ class Profile(Mapping):
 
     @property
     def title(self) -> str:
-        """The model, and what of it was measured where that is not its FFNs."""
+        """The model, and which part of it was measured if not its FFNs."""
         return self.model if self.site == "ffn" else f"{KINDS[self.site]} of {self.model}"
 
     @property
@@ -171,7 +171,7 @@ class Profile(Mapping):
 
     @property
     def warning(self) -> str | None:
-        """One sentence about the blocks whose R²_lin a few massive rows decide; None if there is none."""
+        """One sentence about the blocks whose R²_lin a few massive rows decide; None if there are no such blocks."""
         blocks = self.resting_on_massive_rows
         if not blocks:
             return None
@@ -186,22 +186,22 @@ class Profile(Mapping):
 
     @property
     def rows_used(self) -> int:
-        """Rows of each block that were fitted on or scored, without padding."""
+        """Number of rows of each block that were fitted on or scored, without padding."""
         first = next(iter(self.values()))
         return first.rows_train + first.rows_test
 
     @property
     def rows_per_input(self) -> float:
-        """Train rows over the width of a block's input, n / d; of the block that has fewest."""
+        """Train rows over the width of a block's input, n / d, for the block with the fewest."""
         return min(block.rows_train / block.inputs for block in self.values())
 
     @property
     def outlook(self) -> str:
-        """One sentence: how many train rows an input has, and how far R²_lin would rise with ever more of them.
+        """One sentence: how many train rows there are for each input, and how far R²_lin would rise with ever more.
 
-        Rows are too few to trust where R²_lin misses its limit by more than half of its own interval, which is about
-        the documents that were drawn and knows nothing of their number, and by what two decimals show (`SHOWN`).
-        Blocks without an R²_lin are named first.
+        Rows are too few to trust R²_lin if it misses its limit by more than the half-width of its interval, which is
+        about the documents that were drawn and knows nothing of their number, and by more than two decimals show
+        (`SHOWN`). Blocks without an R²_lin are named first.
         """
         have = f"{self.rows_per_input:,.0f} train rows for each input"
         constant = [block for block in self if block not in self.defined]
@@ -237,21 +237,21 @@ class Profile(Mapping):
 
     @property
     def rises_and_falls(self) -> bool:
-        """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch."""
+        """Whether some later block surely lies above an earlier one, and some other below (by disjoint intervals)."""
         low, high = (
             np.array([getattr(block, end) for block in self.defined.values()], float) for end in ("r2_low", "r2_high")
         )
         return smaller_turn(low, above=high) > 0
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per block, with the columns of `howlinear measure --json`, after its model, its text and its site.
+        """Return one row per block: its model, text and site, and then the columns of `howlinear measure --json`.
 
-        `r2_train` is R² of the rows of the fit, `r2_limit` what it and `r2` tend to with ever more rows, missing where
-        these are too few to say. `inputs` are a block's, `condition` and `rank` describe those of the fit, and
-        `effective_rank` the held-out outputs. `massive_rows` are the rows of massive outputs, and what ends in
-        `_ordinary` is of all others. `dppl`, `dppl_low` and `dppl_high`, where they were measured, say what the map
-        costs in the block's place. `token_share`, `r2_between` and `r2_within`, where they were measured, split `r2` by
-        the token (`core.token_split`).
+        `r2_train` is R² of the train rows, `r2_limit` what it and `r2` tend to with ever more rows, missing if there
+        are too few to say. `inputs` is the number of a block's inputs, `condition` and `rank` describe the inputs of
+        the train rows, and `effective_rank` describes the held-out outputs. `massive_rows` counts the rows with massive
+        outputs, and columns that end in `_ordinary` are of all other rows. `dppl`, `dppl_low` and `dppl_high`, if
+        measured, say what the map costs in the block's place. `token_share`, `r2_between` and `r2_within`, if measured,
+        split `r2` by the token (`core.token_split`).
         """
         frame = pd.DataFrame(
             {
@@ -281,7 +281,7 @@ class Profile(Mapping):
             }
             for block, answer in self.solved.items()
         )
-        if self.costs is not None:  # of no block, of an encoder's
+        if self.costs is not None:  # empty for an encoder
             costs = {block: change.columns("dppl") for block, change in self.costs.items()}
             columns = pd.DataFrame.from_dict(costs, orient="index", columns=["dppl", "dppl_low", "dppl_high"])
             frame = frame.join(columns.astype("float64"), on="block")
@@ -291,7 +291,7 @@ class Profile(Mapping):
         return frame
 
     def to_dict(self) -> dict:
-        """The profile as `howlinear measure --json` writes it; `rows` leaves padding out."""
+        """Return the profile as `howlinear measure --json` writes it; `rows` leaves padding out."""
         content = {
             "model": self.model,
             "corpus": self.rows.corpus,
@@ -314,10 +314,10 @@ class Profile(Mapping):
 
     @classmethod
     def from_dict(cls, content: Any) -> Profile:
-        """The profile whose `to_dict` this is: numbers without maps, as of a `.json` file.
+        """Rebuild a profile from its `to_dict`: numbers without maps, as from a `.json` file.
 
         Raises:
-            InputError: it is none.
+            InputError: the content is no profile.
         """
         from howlinear.instrument.profile_files import profile_from_dict
 
@@ -327,7 +327,7 @@ class Profile(Mapping):
             raise InputError(f"no profile as Profile.to_dict gives it ({type(error).__name__}: {error})") from error
 
     def to_markdown(self) -> str:
-        """The columns that a reader looks at first, as a Markdown table."""
+        """Return the columns that a reader looks at first, as a Markdown table."""
         columns = ["block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "massive_rows"]
         frame = self.to_frame()
         columns += [name for name in frame if name.startswith("dppl")]
@@ -340,11 +340,11 @@ class Profile(Mapping):
 
         Args:
             path: `.safetensors` keeps the maps too, and moments if there are any; `.json` the numbers alone.
-            force: replace a file that is there.
+            force: replace an existing file.
 
         Raises:
             InputError: another kind of file.
-            SourceError: it is there already, or cannot be written.
+            SourceError: it exists already, or cannot be written.
         """
         from howlinear.instrument.profile_files import save_profile
 
@@ -361,12 +361,12 @@ class Profile(Mapping):
         """Write the maps as transcoders that sparsify loads, `SparseCoder.load_many(folder, local=True)`.
 
         Args:
-            folder: a new one; it gets a folder for each block, named as the module that the map stands for.
-            hookpoint: that module's name below the model's body, a star for the block's number: `h.*.mlp` of GPT-2.
+            folder: a new folder, with a subfolder for each block, named after the module that the map replaces.
+            hookpoint: that module's name below the model's body, a star for the block's number: `h.*.mlp` for GPT-2.
 
         Raises:
             InputError: maps of attention or layers, a profile without maps, or no star.
-            SourceError: it is there already, or cannot be written.
+            SourceError: it exists already, or cannot be written.
         """
         from howlinear.instrument.profile_files import save_skips
 
@@ -377,7 +377,7 @@ class Profile(Mapping):
 
         Args:
             ax: where to draw R²_lin alone; a figure of its own by default.
-            swap: whether to draw the costs; by default where they were measured and no axes are given.
+            swap: whether to draw the costs; by default if they were measured and no axes are given.
 
         Raises:
             InputError: costs that were not measured, or that two panels are to be drawn on one pair of axes.
@@ -396,21 +396,21 @@ class Profile(Mapping):
 
 
 def compare(first: Any, second: Any) -> pd.DataFrame:
-    """Two profiles block by block: R²_lin of either, and how far the first lies above the second.
+    """Compare two profiles block by block: R²_lin of either, and how far the first lies above the second.
 
     The interval of a difference takes the two as measured on independent documents: half² = half₁² + half₂². Measured
-    on the same rows the two go together, and it is narrower in truth (`howlinear compare` measures so).
+    on the same rows, the two are correlated, and the true interval is narrower (`howlinear compare` measures that one).
 
     Args:
         first: one `Profile`.
-        second: another of as many blocks, of another model or on another text.
+        second: another profile of the same blocks, of another model or on another text.
 
     Returns:
-        A row a block: `block`, `r2_first`, `r2_second`, `difference` with its 95 % interval, and `differs`, whether the
-        interval excludes 0.
+        One row per block: `block`, `r2_first`, `r2_second`, `difference` with its 95 % interval, and `differs`, whether
+        the interval excludes 0.
 
     Raises:
-        InputError: something else than profiles, or profiles of other blocks or of another site.
+        InputError: anything but profiles, or profiles that differ in blocks or in site.
     """
     for given in (first, second):
         if not isinstance(given, Profile):
@@ -434,9 +434,9 @@ def compare(first: Any, second: Any) -> pd.DataFrame:
 
 
 def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:
-    """The profile that a capture implies."""
+    """Compute the profile that follows from a capture."""
     solved = solve(captured)
-    defined(solved)  # refused where no block has an R²_lin
+    defined(solved)  # raises if no block has an R²_lin
     return Profile(model, rows, solved, perplexity)
 
 
@@ -444,7 +444,7 @@ def defined(solved: Mapping[int, Solved]) -> dict[int, Ceiling]:
     """The ceilings of the blocks that have an R²_lin: all whose outputs vary.
 
     Raises:
-        ConstantError: none has.
+        ConstantError: no block has one.
     """
     ceilings = {block: answer.ceiling for block, answer in solved.items() if not math.isnan(answer.ceiling.r2)}
     if not ceilings:
@@ -462,7 +462,7 @@ def solve(
     progress: bool = False,
     device: torch.device | str | int | None = None,
 ) -> dict[int, Solved]:
-    """What the moments of each block say, with and without massive rows; on a device, or where they are."""
+    """Solve each block from its moments, with and without massive rows; on `device`, or where the moments are."""
     solved = {}
     for number, block in tqdm(captured.items(), unit="block", desc="solve", disable=not progress):
         try:
@@ -473,7 +473,7 @@ def solve(
 
 
 def _solved(block: BlockCapture, confidence: float) -> Solved:
-    """One block's answer; where no row is massive, the ordinary rows are all there are."""
+    """Solve one block; if no row is massive, the ordinary rows are all rows."""
     whole = ceiling_or_nan(block.train, block.test, confidence).cpu()
     rank = effective_rank(block.outputs.sxx)
     massive_rows = len(block.massive())

@@ -35,7 +35,7 @@ MOMENTS = ".moments."  # between a block and the names of its moments
 
 
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
-    """Write a profile, in float64; arguments and errors as of `Profile.save`."""
+    """Write a profile, in float64; arguments and errors as in `Profile.save`."""
     check_flags(force=force)
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: give a file that ends in {' or '.join(SUFFIXES)}")
@@ -53,7 +53,7 @@ def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
 def save_skips(profile: Profile, folder: Path, hookpoint: str) -> None:
     """Write each map as a transcoder of EleutherAI's sparsify: a skip connection y = W_skip x + b_dec, and one feature.
 
-    Its loader wants features, at least one: this one never fires and writes nothing. Arguments and errors as of
+    Its loader requires at least one feature: this one never fires and writes nothing. Arguments and errors as in
     `Profile.save_skips`.
     """
     if profile.site != "ffn":
@@ -80,11 +80,11 @@ def load_profile(path: Path | str) -> Profile:
     """Read a profile that `Profile.save` or `howlinear measure --json` wrote.
 
     Returns:
-        The profile; of a `.json` file its ceilings have no `map` and no `r2_per_feature`. A block's moments are read
+        The profile; from a `.json` file, its ceilings have no `map` and no `r2_per_feature`. A block's moments are read
         when they are asked for.
 
     Raises:
-        SourceError: no such file, or not one of a profile.
+        SourceError: no such file, or no profile in it.
     """
     path = check_path("path", path)
     with _reading(path):
@@ -103,7 +103,7 @@ def load_profile(path: Path | str) -> Profile:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever is wrong with a profile's file becomes a `SourceError`."""
+    """Turn any error in reading a profile's file into a `SourceError`."""
     try:
         yield
     except (OSError, SafetensorError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -111,12 +111,12 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Profile:
-    """The profile whose `to_dict` this is, with the maps of `_tensors` if they are given.
+    """Rebuild a profile from its `to_dict`, with the maps of `_tensors` if they are given.
 
     Raises:
         LookupError: a number or a tensor is missing.
-        ValueError: several profiles, no block, what is no number, or a map whose parts do not fit.
-        InputError: a site that there is not.
+        ValueError: several profiles, no block, a value that is no number, or a map whose parts do not fit.
+        InputError: an unknown site.
     """
     if "measurements" in content:
         several = len(content["measurements"])
@@ -149,12 +149,12 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value of a file is a number, or None for what there is not."""
+    """Whether a value of a file is a number, or None, which stands for a missing one."""
     return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
 def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> Solved:
-    """A block's numbers, NaN for None, and its map; of the ceiling without massive rows there are R² and interval."""
+    """Rebuild a block's numbers, NaN for None, and its map; the ordinary rows' ceiling has only R² and interval."""
     affine, r2_per_feature = None, None
     if tensors is not None:
         number = block["block"]
@@ -191,13 +191,13 @@ def _estimate(block: Mapping[str, Any], name: str) -> Estimate:
 
 
 def _interval(block: Mapping[str, Any], name: str) -> Estimate | None:
-    """The same; None where there is none."""
+    """A number with its interval; None if the number has no interval."""
     estimate = _estimate(block, name)
     return None if math.isnan(estimate.low) else estimate
 
 
 def _moments(profile: Profile) -> dict[str, Tensor]:
-    """A block's moments as captures have them, by `<block>.moments.<name>`; none where they were not kept."""
+    """Collect all blocks' moments as captures have them, by `<block>.moments.<name>`; none if they were not kept."""
     kept = {} if profile.moments is None else profile.moments
     return {
         f"{block}{MOMENTS}{name}": tensor
@@ -207,7 +207,7 @@ def _moments(profile: Profile) -> dict[str, Tensor]:
 
 
 def _read_moments(path: Path, said: str, block: int) -> BlockCapture:
-    """The same of one block, of a file that says what it did when the profile was read."""
+    """Read one block's moments from a file, unless its profile has changed since it was read."""
     start = f"{block}{MOMENTS}"
     with _reading(path), safe_open(path, framework="pt") as file:
         if file.metadata()["profile"] != said:

@@ -1,9 +1,9 @@
 """More sampled rows for a capture that lies on disk: one more pass over some of its sequences.
 
-A stored sample is small (`sample` of a run profile), for it is kept of every block. What fits a search, not moments,
-to a wide model needs more rows than that: notebooks 03, 07 and 08 on models of some hundred inputs. The rows are those
-of whole sequences, taken evenly from the document folds of both sides; no row is preferred or left out. So massive rows
-(`instrument.massive`) are in the sample in the share in which the text has them.
+A stored sample is small (`sample` of a run profile), since one is kept for every block. A fit by search rather than
+from moments needs more rows on a wide model: notebooks 03, 07 and 08 on models of some hundred inputs. The rows are
+those of whole sequences, taken evenly from the document folds of both sides; no row is preferred or left out. So
+massive rows (`instrument.massive`) are as frequent in the sample as in the text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH = 16  # sequences in a pass
 
 
 def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mapping[int, BlockCapture]:
-    """The blocks of a capture of a model with about `most` sampled rows each; None: as they are stored."""
+    """Return a capture's blocks with about `most` sampled rows each; with None, as they are stored."""
     if most is None:
         return stored.blocks
     rows = stored.rows.thinned(most)
@@ -43,12 +43,12 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
 def rows_of_blocks(
     model: PreTrainedModel, rows: TokenRows, blocks: list[int] | None = None, batch_size: int = BATCH
 ) -> dict[int, tuple[Float[Tensor, "n d_in"], Float[Tensor, "n d_out"]]]:
-    """Block → its inputs and outputs at all these rows, float32, in their order."""
+    """Collect block → its inputs and outputs at all these rows, float32, in their order."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
         if site.block not in found:
-            # at once, since batches joined at the end would be there twice
+            # allocated at once, since batches joined at the end would be in memory twice
             found[site.block] = (torch.empty(rows.count, x.shape[-1]), torch.empty(rows.count, y.shape[-1]))
         start = int(batch[0]) * rows.seq_len
         for whole, part in zip(found[site.block], (x, y), strict=True):

@@ -1,4 +1,4 @@
-"""Which blocks of a model are looked at, where all would be too dear: listed ones, or some spread over the depth."""
+"""The choice of a model's blocks to measure if all would be too costly: listed ones, or some spread over the depth."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def spaced(blocks: Iterable[int], count: int) -> list[int]:
 
 
 def choose_blocks(rule: str | Sequence[int] | None, blocks: Iterable[int]) -> list[int]:
-    """Blocks of a model that a rule picks, whatever its depth.
+    """Pick blocks of a model by a rule, whatever its depth.
 
     Args:
-        rule: `all` (as None is); `ends`, the first and the last; `spaced 4`, so many spread evenly over the depth, ends
-            included; `depth 0.25 0.5`, those at shares of the depth; or block numbers. Of numbers that the model does
-            not have, a line is printed.
-        blocks: those that the model has, in order of depth.
+        rule: `all` (the same as None); `ends`, the first and the last; `spaced 4`, this many spread evenly over the
+            depth, ends included; `depth 0.25 0.5`, those at these shares of the depth; or block numbers. Numbers that
+            the model does not have are printed and left out.
+        blocks: the model's blocks, in order of depth.
 
     Returns:
         Block numbers in order of depth; none if the rule finds none.
@@ -64,9 +64,9 @@ def _is_share(text: str) -> bool:
 def selected(
     models: Mapping[str, Blocks], rule: str | Sequence[int] | Mapping[str, Sequence[int] | str] | None
 ) -> dict[str, Blocks]:
-    """The blocks of every model that a rule picks; a model of which it picks none is left out.
+    """Pick blocks of every model by a rule; a model without any is left out.
 
-    The rule is as of `choose_blocks`; or model → its own, where a model that is not named has all its blocks.
+    The rule is as in `choose_blocks`; or model → its own rule, and a model that is not named keeps all its blocks.
 
     Returns:
         Model → its blocks in order of depth, still read one at a time.

@@ -1,15 +1,15 @@
 """How many rows are enough: measure, look at the intervals, double the rows, until all are narrow or the text ends.
 
-Whoever looks again and again and stops at the first narrow interval stops too often on one that is narrow by luck, and
-it then misses the truth more often than it says (Armitage, McPherson & Rowe 1969, "Repeated significance tests on
-accumulating data"). So the error of 5 % is spent in advance over all K looks that could come, evenly: each look has an
-interval of confidence 1 − 0.05 / K (Bonferroni; the simplest of the spending rules of Lan & DeMets 1983, "Discrete
-sequential boundaries for clinical trials"). All K cover the truth at once with 95 %, so the one we stop at does,
-whatever made us stop. The price is width: 1.6 times at the seven looks from 20,480 rows to 1,310,720, with 8 folds.
+Looking again and again and stopping at the first narrow interval favours intervals that are narrow by luck, which miss
+the truth more often than they say (Armitage, McPherson & Rowe 1969, "Repeated significance tests on accumulating
+data"). So the error of 5 % is spent in advance over all K looks that are possible, evenly: each look has an interval of
+confidence 1 − 0.05 / K (Bonferroni; the simplest of the spending rules of Lan & DeMets 1983, "Discrete sequential
+boundaries for clinical trials"). All K cover the truth at once with 95 %, so the one we stop at does, whatever made us
+stop. The price is width: 1.6 times at the seven looks from 20,480 rows to 1,310,720, with 8 folds.
 
-Looks take longer and longer beginnings of every document fold, so no row changes its fold or side, and what earlier
-looks have added up stays. As before, the interval is about which documents were drawn; that a map fitted on more rows
-is a better one shows as R²_lin rising from look to look, about (1 − R²_lin) · width / rows.
+Each look takes a longer beginning of every document fold, so no row changes its fold or side, and the sums of earlier
+looks remain valid. As always, the interval is about which documents were drawn; that more rows give a better map shows
+as R²_lin rising from look to look, by about (1 − R²_lin) · width / rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def look_confidence(looks: int) -> float:
 
 
 def schedule(rows: Rows, width: int = 0, first: int | None = None) -> list[Int64[Tensor, " new"]]:
-    """The sequences that each look adds: rows double from look to look, and the last takes all.
+    """Plan the sequences that each look adds: rows double from look to look, and the last takes all.
 
     The first look has `first` rows or more, by default `FIRST`, and `ROWS_PER_INPUT` for each input of a block.
 
@@ -74,12 +74,12 @@ def schedule(rows: Rows, width: int = 0, first: int | None = None) -> list[Int64
 
 
 def batches_of(rows: Rows, sequences: Int64[Tensor, " some"], size: int) -> list[Int64[Tensor, " batch"]]:
-    """The `batches` of some sequences, as indices of all of `rows`."""
+    """Split some sequences into `batches`, as indices into all of `rows`."""
     return [sequences[batch] for batch in batches(rows.subset(sequences), size)]
 
 
 def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture]) -> dict[int, BlockCapture]:
-    """Captures of different sequences of the same folds as one without a sample; empty before the first look."""
+    """Merge captures of different sequences of the same folds, without samples; `before` is empty at the first look."""
     if not before:
         return dict(more)
     both = {}
@@ -93,7 +93,7 @@ def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture])
 
 
 def judge(ceilings: Mapping[int, Ceiling], tolerance: float, look: int, looks: int) -> Stop:
-    """What one look says of the blocks that have an R²_lin: whether every interval is narrow enough."""
+    """Judge one look: whether the interval of every block that has an R²_lin is narrow enough."""
     half_widths = {}
     for block, measured in ceilings.items():
         if measured.interval is None:

@@ -1,7 +1,7 @@
-"""Captures on disk: safetensors, one file per model and corpus, read back as they were or not at all.
+"""Captures on disk: safetensors, one file per model and corpus, read back exactly as written or refused.
 
-The file's metadata holds a SHA-256 of every block's tensors, compared when the block is read: disks err, and a
-flipped bit would only change a number.
+The file's metadata holds a SHA-256 of every block's tensors, compared when the block is read: disks err, and a flipped
+bit would otherwise just change a number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stored:
     Attributes:
         blocks: block → `BlockCapture`, read from disk when asked for.
         rows: the token rows.
-        about: model, perplexity and the like; as `text` what the rows were read from, with its hash.
+        about: model, perplexity and the like; under `text`, what the rows were read from, with its hash.
     """
 
     blocks: Mapping[int, BlockCapture]
@@ -44,7 +44,7 @@ class Stored:
 
 
 def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows, about: Mapping[str, Any]) -> None:
-    """Write a capture, what it was made from, and what else to say of it as JSON can hold it; the file in one step."""
+    """Write a capture, the rows it was made from, and more information `about` it for JSON; the file in one step."""
     parts = {"rows": {"ids": rows.ids, "test": rows.test, "fold": rows.fold}}
     if rows.spans is not None:
         parts["rows"]["spans"] = rows.spans
@@ -54,7 +54,7 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         part: _digest({name: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")})
         for part in parts
     }
-    # One entry for everything that is said: several would come in any order.
+    # One entry for all information: several would be written in any order.
     said = {**about, "corpus": rows.corpus, "sha256": digests}
     if rows.note:
         said["text"] = rows.note
@@ -63,11 +63,11 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
 
 
 def disjoint(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as they lie, and copies of those that lie elsewhere already: safetensors refuses two that overlap.
+    """Return the tensors, copying those that share an earlier one's memory: safetensors refuses such overlaps.
 
-    Moments are gigabytes where blocks are many, so that they are not copied.
+    The others are not copied, since the moments of many blocks take gigabytes.
     """
-    taken: set[int] = set()  # where the tensors before begin
+    taken: set[int] = set()  # addresses where earlier tensors begin
     apart = {}
     for name, tensor in tensors.items():
         alone = tensor.is_contiguous() and tensor.data_ptr() not in taken
@@ -77,7 +77,7 @@ def disjoint(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def block_tensors(block: BlockCapture) -> dict[str, Tensor]:
-    """A block's tensors, named `side.fold.tensor`; sample, heavy rows and outputs as fold 0 of sides of their own."""
+    """Name a block's tensors `side.fold.tensor`; sample, heavy rows and outputs are fold 0 of sides of their own."""
     sides = {"train": block.train, "test": block.test, "outputs": [block.outputs]}
     tensors = {}
     for side, folds in sides.items():
@@ -102,7 +102,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def about_capture(path: Path) -> dict[str, Any]:
-    """What a capture says of itself, without its tensors."""
+    """Read the information about a capture, without its tensors."""
     with _opened(path) as file:
         return {key: value for key, value in _said(file).items() if key != "sha256"}
 
@@ -130,7 +130,7 @@ def _read_block(path: Path, block: str, names: Iterable[str]) -> BlockCapture:
 
 
 def block_from(tensors: Mapping[str, Tensor]) -> BlockCapture:
-    """The block whose `block_tensors` these are."""
+    """Rebuild a block from its `block_tensors`."""
     sides: dict[str, dict[int, dict[str, Tensor]]] = {}  # side → fold → name → tensor
     for name, tensor in tensors.items():
         side, fold, leaf = name.split(".")
@@ -145,7 +145,7 @@ def block_from(tensors: Mapping[str, Tensor]) -> BlockCapture:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[safe_open]:
-    """A capture's file; whatever is wrong with it becomes a `SourceError`."""
+    """Open a capture's file; any error in reading it becomes a `SourceError`."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file
@@ -154,12 +154,12 @@ def _opened(path: Path) -> Iterator[safe_open]:
 
 
 def _said(file: safe_open) -> dict[str, Any]:
-    """What a file says of itself, its checksums among it."""
+    """Read a file's information about itself, including its checksums."""
     return json.loads(file.metadata()["about"])
 
 
 def _checked(file: safe_open, part: str, names: Iterable[str]) -> dict[str, Tensor]:
-    """The tensors of a block, or of `rows`, if they are what was written."""
+    """Read the tensors of a block, or of `rows`, and refuse them if they are not what was written."""
     digests = _said(file).get("sha256")
     if digests is None:
         raise ValueError("it holds no checksums, so an older version made it")

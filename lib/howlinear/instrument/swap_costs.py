@@ -1,9 +1,9 @@
-"""What it costs in perplexity to put a map in a block's place, each block alone (paper, figure 2).
+"""The cost in perplexity of putting a map in a block's place, each block alone (paper, figure 2).
 
-To change the FFN of block k changes nothing that was computed before it. So a text moves through the model layer by
-layer (`models.layerwise`), a batch at a time or all of it together, and the streams of a swapped model part from those
-of the whole one in the layer that holds the block. The model's own code runs throughout, so embeddings, masks, residual
-stream, last norm and head are as ever, and the result is the same to the last bit.
+Changing the FFN of block k changes nothing that was computed before it. So a text moves through the model layer by
+layer (`models.layerwise`), a batch at a time or all of it together, and the streams of a swapped model branch off from
+those of the original in the layer that holds the block. The model's own code runs throughout, so embeddings, masks,
+residual stream, last norm and head are the same as ever, and the result is the same to the last bit.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ def swap_costs(
     site: str | None = None,
     layerwise: bool = False,
 ) -> dict[int, Change]:
-    """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
+    """Measure what replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
 
     Within `distributed.joined`, all processes call this with the same arguments and share the sequences.
 
     Args:
         model: the model; left as it was.
         maps: block → map, as `swap` takes it; or a profile.
-        text: as of `perplexity`.
+        text: as in `perplexity`.
         batch_size: sequences in a pass.
         progress: show a bar.
-        site: what the maps stand for, as of `swap`.
-        layerwise: move all sequences through the model layer by layer (`models.layerwise`), as is done in any case with
-            a model whose weights stay on disk.
+        site: what the maps replace, as in `swap`.
+        layerwise: move all sequences through the model layer by layer (`models.layerwise`); always done for a model
+            whose weights stay on disk.
 
     Returns:
         Block → the change of perplexity, its interval paired over document folds, see `perplexity.change`.
@@ -79,14 +79,14 @@ def swap_costs(
     model = model_of(model, on_disk=True)
     maps, site = maps_and_site(model, maps, site)
     if maps:
-        sites(model, list(maps), site)  # refused, if so, before a text is read
+        sites(model, list(maps), site)  # refuses unknown blocks before a text is read
     scored = swap_rows(text, model)
     before, after = swap_losses(model, each_alone(maps), scored, batch_size, progress, site, layerwise)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
 def swap_rows(text: Any, model: PreTrainedModel) -> Rows:
-    """The sequences that a cost is of, from whatever a person has at hand.
+    """Return the sequences on which a cost is measured, from a text, rows or token ids.
 
     Raises:
         InputError: a model that predicts no next token, nothing to predict, or all of one document fold.
@@ -107,10 +107,10 @@ def swap_losses(
     site: str = "ffn",
     layerwise: bool = False,
 ) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
-    """`losses` of the model as it is, and with each swap alone; the same to the bit.
+    """Compute the `losses` of the model as it is, and with each swap alone, the same to the bit.
 
-    A swap is a name → the block and its map; a block may have several, see `each_alone`. The sequences are those of
-    `perplexity.held_out`, and all else is as of `swap_costs`.
+    `swaps` maps a name to a block and its map; a block may have several, see `each_alone`. `scored` are sequences from
+    `perplexity.held_out`, and all else is as in `swap_costs`.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
@@ -119,7 +119,7 @@ def swap_losses(
     check_causal(model)
     check_ids(model, scored.ids)
     if swaps:
-        sites(model, [block for block, _ in swaps.values()], site)  # refused where it has no such block
+        sites(model, [block for block, _ in swaps.values()], site)  # refuses blocks that it does not have
     targets = targets_of(scored)
     parts: dict[Name | None, list[Tensor]] = {None: [], **{name: [] for name in swaps}}
 
@@ -136,12 +136,12 @@ def swap_losses(
 
 
 def each_alone(maps: Mapping[int, Map]) -> dict[int, tuple[int, Map]]:
-    """The swaps of one map a block, each by its block's name."""
+    """Make one swap per block, named by the block."""
     return {block: (block, replacement) for block, replacement in maps.items()}
 
 
 def by_block(swaps: Mapping[Name, tuple[int, Map]]) -> Callable[[int], dict[Name, Map]]:
-    """Swaps by any name as `predict_swapped` asks for them, block by block."""
+    """Return the function by which `predict_swapped` asks for the swaps of a block."""
     return lambda block: {name: replacement for name, (at, replacement) in swaps.items() if at == block}
 
 
@@ -156,20 +156,20 @@ def predict_swapped(
     progress: bool = False,
     layerwise: bool = False,
 ) -> None:
-    """Predict every next token by the model as it is, and with each swap alone.
+    """Predict every next token with the model as it is, and with each swap alone.
 
     Args:
         model: a causal model; left as it was.
-        swaps_of: block → the name of each swap there, and the map, as `swap` takes it; asked for when the block's
-            weights are there.
-        batches: token ids, or what `inputs_of` makes inputs of.
-        keep: is given a batch, the name of a swap, and the predictions, batch by batch; None, which comes first, names
-            the model as it is.
-        inputs_of: a batch → what the model reads, as of `forward.trunk`.
-        site: what the maps stand for, as of `swap`.
+        swaps_of: block → its swaps, name → map, the map as `swap` takes it; called when the block's weights are in
+            memory.
+        batches: token ids, or anything that `inputs_of` turns into inputs.
+        keep: called with a batch, the name of a swap, and the predictions, batch by batch; None, which comes first,
+            stands for the model as it is.
+        inputs_of: a batch → what the model reads, as in `forward.trunk`.
+        site: what the maps replace, as in `swap`.
         progress: show a bar.
-        layerwise: move all batches together, as is done in any case with a model whose weights stay on disk. Where one
-            batch moves alone and layers cannot be called one by one, every swap is a pass of its own.
+        layerwise: move all batches together; always done for a model whose weights stay on disk. If batches move one by
+            one and layers cannot be called one by one, every swap takes a forward pass of its own.
 
     Raises:
         InseparableError: `layerwise`, and the layers of the model cannot be called one by one.
@@ -198,7 +198,7 @@ def _swapped_streams(
     site: str,
     progress: bool,
 ) -> tuple[Layerwise, dict[Name, list[Tensor]]]:
-    """The text behind the model's last layer; and name → of each batch, the stream with that swap alone."""
+    """Return the text after the model's last layer, and name → the stream of each batch with that swap alone."""
     swapped: dict[Name, list[Tensor]] = {}
     text = Layerwise(model, inputs, site)
     for block in tqdm(range(len(text.layers)), unit="layer", desc="swaps", disable=not progress):
@@ -220,7 +220,7 @@ def _predict_whole(
     inputs: Sequence[Tensor | Mapping[str, Any]],
     site: str,
 ) -> None:
-    """`predict_swapped` by a pass through the whole model for every swap."""
+    """Do as `predict_swapped`, by a pass through the whole model for every swap."""
     for batch, read in zip(batches, inputs, strict=True):
         keep(batch, None, logits(model, read))
         for block in (each.block for each in sites(model, site=site)):
@@ -232,9 +232,9 @@ def _predict_whole(
 def _is_separable(
     model: PreTrainedModel, batches: Sequence[Tensor], inputs_of: Callable[[Tensor], Inputs], site: str
 ) -> bool:
-    """Whether layers called one by one give what a pass gives, to the bit; tried with two sequences, each alone.
+    """Whether layers called one by one give the same as a pass, to the bit; tried with two sequences, each alone.
 
-    Layers that leave something aside for one behind them, not in the stream, then find what the other sequence left.
+    Layers that pass something to later ones outside the stream would then find what the other sequence left.
     """
     inputs = [inputs_of(sequence) for sequence in batches[0][:2].split(1)] if batches else []
     try:

@@ -1,7 +1,7 @@
-"""Which tokens the line misses: each held-out token's share of what a block's affine map leaves unexplained.
+"""Which tokens the map misses: each held-out token's share of what a block's affine map leaves unexplained.
 
-R²_lin = 1 − Σₜ eₜ / Σₜ oₜ is one number of many tokens, with eₜ = ‖yₜ − ŷₜ‖² what the map misses of token t and
-oₜ = ‖yₜ − ȳ‖² what there was to explain. Here both stand token by token, as multiples of the mean token's.
+R²_lin = 1 − Σₜ eₜ / Σₜ oₜ is one number for many tokens, where eₜ = ‖yₜ − ŷₜ‖² is what the map misses of token t and oₜ
+= ‖yₜ − ȳ‖² what there was to explain. Here both are given token by token, as multiples of their mean.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ TOKENS = 2_048
 
 TOP = 5
 TYPES = 10
-"""How many tokens that carry most of a residual are counted together, and how many types of tokens are named."""
+"""How many of the tokens with the largest residuals are counted together, and how many types of tokens are named."""
 
 EXACT = 1e-10
-"""Share of the outputs below which a residual is rounding of float32, so that no token carries it."""
+"""Share of the outputs below which a residual is rounding of float32, and is not charged to any token."""
 
 
 def token_errors(
@@ -55,7 +55,7 @@ def token_errors(
     batch_size: int = 16,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """Which tokens each block's affine map misses, among held-out ones, which it was never fitted to.
+    """Find the held-out tokens that each block's affine map, which was never fitted to them, misses.
 
     Args:
         model: a model, or its name as `load_model` takes it; an encoder too. Left as it was.
@@ -67,17 +67,17 @@ def token_errors(
         seq_len: tokens in a sequence of a text.
         seed: decides which documents are drawn.
         blocks: which blocks, or which one; by default all that have a map.
-        site: what of each block, `ffn`, `attention` or `layer`; by default the profile's, or else `ffn`.
+        site: what of each block to look at, `ffn`, `attention` or `layer`; by default the profile's, or else `ffn`.
         tokens: how many to show at most, in whole sequences, of every document fold in turn.
         batch_size: sequences in a forward pass.
         progress: show a bar.
 
     Returns:
-        A row a token and block: `model`, `corpus`, `site`, `block`, `sequence` (among all rows), `position` in it,
-        `fold` (of documents), `document` (how many ends of documents stand before it in its sequence), `token` (its
-        id), `text`; `residual`, e over the mean e of the tokens shown, so that 1 is an average token; `share`, e over
-        the sum; `output`, o over the mean o; and `r2` = 1 − e / o, NaN where the token's output is the mean. `text` is
-        empty for a token whose character is completed by a later one, and None where there is no tokenizer.
+        One row per token and block: `model`, `corpus`, `site`, `block`, `sequence` (among all rows), `position` in it,
+        `fold` (of documents), `document` (how many ends of documents come before it in its sequence), `token` (its id),
+        `text`; `residual`, e over the mean e of the tokens shown, so that 1 is an average token; `share`, e over the
+        sum; `output`, o over the mean o; and `r2` = 1 − e / o, NaN if the token's output is the mean. `text` is empty
+        for a token whose character is completed by a later one, and None if there is no tokenizer.
 
     Raises:
         InputError: a profile of another model or without maps, a block or a site that is not there, no held-out rows,
@@ -117,12 +117,12 @@ def token_errors(
 
 
 def summarise_blocks(errors: pd.DataFrame) -> pd.DataFrame:
-    """Which tokens carry each block's residual, of `token_errors`, a row a block.
+    """Summarise which tokens carry each block's residual, from the table of `token_errors`, one row per block.
 
     Returns:
-        `block`; `r2`, R²_lin of the tokens shown, their own mean taken out; `tokens`, how many these are; `top`, the
-        share of the residual that the `TOP` tokens carry which carry most; `half`, how few tokens carry half of it;
-        `first`, what position 0 of the sequences carries.
+        `block`; `r2`, R²_lin of the tokens shown, about their own mean; `tokens`, their number; `top`, the share of the
+        residual that the `TOP` tokens with the largest share carry; `half`, how few tokens carry half of it; `first`,
+        what tokens at position 0 carry.
     """
     rows = []
     for block, table in errors.groupby("block", sort=True):
@@ -144,14 +144,14 @@ def summarise_blocks(errors: pd.DataFrame) -> pd.DataFrame:
 
 
 def missed_types(errors: pd.DataFrame) -> pd.DataFrame:
-    """The types of tokens that each block's map misses most: at most `TYPES` rows a block, in falling order.
+    """List the types of tokens that each block's map misses most: at most `TYPES` rows per block, in descending order.
 
-    They are those whose share of the residual lies farthest above their share of the tokens: neither the most frequent,
-    which carry much in sum, nor the rarest, of which one may be far off.
+    They are those whose share of the residual exceeds their share of the tokens most: neither the most frequent, which
+    carry much in total, nor the rarest, of which a single one may be far off.
 
     Returns:
-        `block`, `token`, `text`; `times` that it occurs; `share` of the residual that all these carry together; and
-        `residual`, of the mean one of them over that of the mean token.
+        `block`, `token`, `text`; `times`, how often it occurs; `share` of the residual that all its occurrences carry
+        together; and `residual`, the mean residual of one over that of the mean token.
     """
     types = errors.groupby(["block", "token"], sort=True).agg(
         text=("text", "first"), times=("share", "size"), share=("share", "sum"), residual=("residual", "mean")
@@ -166,7 +166,7 @@ def missed_types(errors: pd.DataFrame) -> pd.DataFrame:
 def _check_blocks(
     model: PreTrainedModel, maps: Mapping[int, Any], blocks: int | list[int] | None, site: str
 ) -> list[int]:
-    """The blocks that are asked for, each with a map; those that have one by default."""
+    """Return the blocks asked for, which must have a map; by default those that have one."""
     chosen = [each.block for each in sites(model, list(maps) if blocks is None else blocks, site)]
     unmapped = [block for block in chosen if block not in maps]
     if unmapped:
@@ -175,7 +175,7 @@ def _check_blocks(
 
 
 def _tokenizer(text: Any, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    """What turns token ids back into text, if there is anything that does."""
+    """Return the tokenizer that turns token ids back into text, if there is one."""
     if isinstance(text, Corpus):
         return text.tokenizer
     try:
@@ -185,7 +185,7 @@ def _tokenizer(text: Any, model: PreTrainedModel) -> PreTrainedTokenizerBase | N
 
 
 def _held_out(rows: Rows, tokens: int, chosen: list[Site]) -> Int64[Tensor, " some"]:
-    """The sequences to show: the first of every held-out document fold, then the second, up to so many tokens."""
+    """Choose the sequences to show: the first of every held-out document fold, then the second, up to `tokens`."""
     ids, _ = rows.read_by(chosen[0].name)
     if ids is None:
         raise InputError("these inputs have no token ids, so there are no tokens to tell apart")
@@ -237,7 +237,7 @@ def _squared_errors(
 
 
 def _apply(map_: Any, x: Tensor, site: Site, model: PreTrainedModel) -> Tensor:
-    """A map of rows in float64; a module or another function gets them in the model's precision."""
+    """Apply a map to rows in float64; a module or another function gets them in the model's precision."""
     if isinstance(map_, AffineMap):
         if map_.weight.shape[0] != x.shape[1]:
             raise InputError(
@@ -254,7 +254,7 @@ def _apply(map_: Any, x: Tensor, site: Site, model: PreTrainedModel) -> Tensor:
 def _shares(
     missed: Float[np.ndarray, " n"], varied: Float[np.ndarray, " n"], exact: float
 ) -> dict[str, Float[np.ndarray, " n"]]:
-    """Columns of every token from e and o; without a residual beyond rounding no token carries any of it."""
+    """Compute the columns of every token from e and o; a residual within rounding is carried by no token."""
     if missed.sum() <= exact * varied.sum():
         missed = np.zeros_like(missed)
     share = missed / missed.sum() if missed.any() else missed
@@ -267,7 +267,7 @@ def _shares(
 def _describe_tokens(
     rows: Rows, indices: Int64[Tensor, " some"], chosen: list[Site], tokenizer: PreTrainedTokenizerBase | None
 ) -> pd.DataFrame:
-    """Where every token stands, and what it reads, in the order in which the model reads them, without padding."""
+    """Tabulate every token's place and text, in the order in which the model reads them, without padding."""
     ids, mask = rows.read_by(chosen[0].name)  # all sites are of one stack, and a decoder has tokens of its own
     ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
     tables = []

@@ -21,11 +21,11 @@ from howlinear.text.rows import Rows, batches, fold_of
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which rows are added up, and by what.
+    """Which rows are added up, and by which label.
 
     Attributes:
-        label: what each place is grouped by, as its token, shape (n_sequences, seq_len).
-        included: which places take part, shape (n_sequences, seq_len).
+        label: what each position is grouped by, such as its token, shape (n_sequences, seq_len).
+        included: which positions take part, shape (n_sequences, seq_len).
     """
 
     label: Int64[Tensor, "n_sequences seq_len"]
@@ -33,9 +33,9 @@ class Grouping:
 
     @classmethod
     def by_token(cls, rows: Rows, held_out: bool, site: str = "") -> Grouping:
-        """All rows of one side by their token.
+        """Group all rows of one side by their token.
 
-        A site that they pass may read other tokens than the rows' own: that of a decoder.
+        The tokens are those that `site` reads: in the decoder of an encoder-decoder, not the rows' own.
         """
         ids, mask = rows.read_by(site)
         if ids is None:
@@ -58,7 +58,7 @@ def token_sums(
 ) -> dict[int, list[TokenSums]]:
     """Run the model over the rows of some groupings and add them up, on the CPU.
 
-    Sequences of which no place is in any grouping are not run.
+    Sequences without a position in any grouping are not run.
 
     Returns:
         Block → the sums of each grouping.
@@ -95,9 +95,9 @@ def token_splits(
     progress: bool,
     site: str,
 ) -> dict[int, TokenSplit]:
-    """R²_lin of every captured block, split by the token: how much of it lies between token means, and within.
+    """Split R²_lin of every captured block by the token: how much of it lies between token means, and within.
 
-    It runs the held-out rows once more, and solves each block's map again with its refits. Block → its split.
+    This runs the held-out rows once more, and solves each block's map again with its refits. Returns block → split.
     """
     name = sites(model, None, site)[0].name  # all of them are of one stack
     held_out = Grouping.by_token(rows, held_out=True, site=name)

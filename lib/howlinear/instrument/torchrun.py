@@ -1,4 +1,4 @@
-"""What torchrun says to a process before it has met the others; imports nothing, unlike `instrument.distributed`."""
+"""What torchrun tells a process before it has joined the others; cheap to import, unlike `instrument.distributed`."""
 
 import os
 
