@@ -1,7 +1,7 @@
 """How linear is a transformer's feed-forward block? A literate reproduction of arXiv 2606.19379.
 
-`__init__.pyi` lists the names to use and where they live. Each is imported when it is first asked for: torch,
-transformers and scikit-learn take seconds, which a command that needs none of them should not wait for.
+`__init__.pyi` lists the public names and where they live. Each is imported on first use: importing torch, transformers
+and scikit-learn takes seconds, and a command that needs none of them should not wait.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What this package raises when a user's input cannot be used: what was wrong, where, and what to do."""
+"""Errors raised for unusable input; each message says what was wrong, where, and what to do."""
 
 import sys
 from collections.abc import Iterator
@@ -22,22 +22,22 @@ class SourceError(HowlinearError, OSError):
 
 
 class ProcessError(HowlinearError, ConnectionError):
-    """Another process of a run that several share is gone."""
+    """Another process of a distributed run is gone."""
 
 
 def in_one_line(error: BaseException) -> str:
-    """What an error of another library says, its lines joined; its kind if it says nothing."""
+    """Join the lines of another library's error message; if it is empty, return the error's type."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of that."""
+    """Return the first line of another library's error message, or the error's type if it is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextmanager
 def ending_in_one_line() -> Iterator[None]:
-    """Let an error about the input end the program: one line on standard error, and exit code 2."""
+    """End the program on an error about the input, with one line on standard error and exit code 2."""
     try:
         yield
     except HowlinearError as error:

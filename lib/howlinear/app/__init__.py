@@ -1,1 +1,1 @@
-"""What people meet: the command line, its tables and its page. Nothing below imports it."""
+"""User interface: the command line, its tables and its pages. No lower package imports it."""

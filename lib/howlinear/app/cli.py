@@ -1,12 +1,11 @@
 """The command line: `howlinear measure`, `compare`, `tokens`, `compress`, `figures`, `notebook`, `minis`.
 
-Each command does the same in the same order: check what it was given, read inputs, measure, write, show. Wrong input
-ends with one clear line on standard error and exit code 2; files appear whole or not at all, and a file that is there
-is replaced with `--force` alone.
+Every command takes the same steps: check its arguments, read inputs, measure, write files, show results. Wrong input
+ends with one clear line on standard error and exit code 2. Files are written whole or not at all, and existing files
+are replaced only with `--force`.
 
-Each command imports what it needs itself, and looks first for the model and the corpus that it was given: torch and
-transformers take seconds, which neither help nor a mistyped name should wait for. The names of `hl` are imported when
-the first of them is asked for.
+Each command first checks that its model and corpus exist, and only then imports what it needs: torch and transformers
+take seconds, and neither help nor a mistyped name should wait for them. The names of `hl` are imported on first use.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-FAILED = 2  # the exit code of what was refused, and of what Ctrl-C has ended
+FAILED = 2  # exit code for refused input and for Ctrl-C
 TOLERANCE_NOT_REACHED = 3
-ABORTED = 130  # what typer makes of Ctrl-C
+ABORTED = 130  # typer's exit code for Ctrl-C
 
 # --- Options that several commands share
 
@@ -62,51 +61,49 @@ CorpusName = Annotated[
     typer.Option(
         help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles; the path of a text "
         "file, a folder of them, or a table (.jsonl, .json, .csv, .tsv, .parquet); or a data set of the Hub as "
-        "owner/name:configuration:split, the last two of which may be left out"
+        "owner/name:configuration:split, where configuration and split are optional"
     ),
 ]
 Documents = Annotated[
-    str, typer.Option(help="of a text of yours, what a document is: file, blank (lines between), line, or auto")
+    str, typer.Option(help="how to cut your own text into documents: file, blank (lines between), line, or auto")
 ]
-TextColumn = Annotated[
-    str | None, typer.Option(help="the column of a table or a data set that is text; by default text or content")
-]
+TextColumn = Annotated[str | None, typer.Option(help="text column of a table or data set; by default text or content")]
 Layerwise = Annotated[
     bool | None,
     typer.Option(
         "--layerwise/--whole",
-        help="hold one layer and one block's moments at a time, the weights of all others in their files; by default "
-        "where a folder's model does not fit otherwise",
+        help="hold one layer and one block's moments in memory at a time, and leave all other weights in their files; "
+        "the default if a folder's model does not fit otherwise",
     ),
 ]
 Work = Annotated[
     Path | None,
-    typer.Option(help="with --layerwise: a folder that keeps what is done, so that an ended run goes on there"),
+    typer.Option(help="with --layerwise: a folder that keeps finished parts, so that an interrupted run can resume"),
 ]
 BatchSize = Annotated[
-    int, typer.Option(min=1, help="sequences in a forward pass; it moves memory and time, and no result")
+    int, typer.Option(min=1, help="sequences per forward pass; affects memory and time, not the results")
 ]
 SequenceLength = Annotated[int, typer.Option("--seq-len", min=2, help="tokens in a sequence")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 Blocks = Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")]
-Sites = Annotated[str | None, typer.Option(help="each block's FFN, if it is not found: as in model.layers.*.mlp")]
+Sites = Annotated[str | None, typer.Option(help="where FFNs are, if they are not found: as in model.layers.*.mlp")]
 Site = Annotated[
     str,
-    typer.Option(help="what of each block: ffn, attention, or layer, what all of it adds to the residual stream"),
+    typer.Option(help="part of each block: ffn, attention, or layer (all that it adds to the residual stream)"),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")]
-Dtype = Annotated[str, typer.Option(help="of the weights: float32, bfloat16 or float16")]
-In4Bit = Annotated[bool, typer.Option("--load-in-4bit", help="round the weights of linear layers, by bitsandbytes")]
-In8Bit = Annotated[bool, typer.Option("--load-in-8bit", help="the same with 8 bits")]
-DeviceMap = Annotated[str | None, typer.Option(help="auto spreads the model over devices, by accelerate")]
+Dtype = Annotated[str, typer.Option(help="dtype of the weights: float32, bfloat16 or float16")]
+In4Bit = Annotated[bool, typer.Option("--load-in-4bit", help="round linear layers to 4 bits, with bitsandbytes")]
+In8Bit = Annotated[bool, typer.Option("--load-in-8bit", help="round linear layers to 8 bits, with bitsandbytes")]
+DeviceMap = Annotated[str | None, typer.Option(help="auto spreads the model over devices, with accelerate")]
 Json = Annotated[Path | None, typer.Option(help="also write the numbers to this .json file")]
 Csv = Annotated[Path | None, typer.Option(help="also write a row per block to this .csv file")]
 Plot = Annotated[Path | None, typer.Option(help="also draw it over depth to this .svg, .png or .pdf file")]
 Html = Annotated[Path | None, typer.Option(help="also write a page with figure, table and notes to this .html file")]
 Swap = Annotated[
-    bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
+    bool, typer.Option("--swap", help="also measure by how much perplexity rises with each block's map in its place")
 ]
-Force = Annotated[bool, typer.Option("--force", help="replace files that are there; without it they are refused")]
+Force = Annotated[bool, typer.Option("--force", help="replace existing files, which are refused otherwise")]
 
 SUFFIXES = {
     "--json": (".json",),
@@ -114,12 +111,12 @@ SUFFIXES = {
     "--plot": (".svg", ".png", ".pdf"),
     "--html": (".html", ".htm"),
 }
-"""Option → how the name of the file ends that it writes."""
+"""Option → suffixes that its file may have."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a command reads its models and texts, as its options say it."""
+    """Options that say how a command reads its models and texts."""
 
     documents: str = "auto"
     text_column: str | None = None
@@ -132,7 +129,7 @@ class Reading:
 
     @property
     def bits(self) -> int | None:
-        """To how many bits the weights are rounded; None: they are as they are."""
+        """Number of bits that the weights are rounded to; None if they are not rounded."""
         return 4 if self.in_4bit else (8 if self.in_8bit else None)
 
 
@@ -164,13 +161,13 @@ def measure(
     documents: Documents = "auto",
     text_column: TextColumn = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="token rows, a quarter is held out; with --tolerance the most to use")
+        int | None, typer.Option(min=1, help="token rows; a quarter is held out; with --tolerance, the most to use")
     ] = None,
     blocks: Blocks = None,
     seq_len: SequenceLength = 128,
     seed: Seed = 0,
     tolerance: Annotated[
-        float | None, typer.Option(help="double the rows until every interval is this narrow to either side, as 0.005")
+        float | None, typer.Option(help="double the rows until every interval is at most ± this wide, as in 0.005")
     ] = None,
     device: Device = "cpu",
     sites: Sites = None,
@@ -189,15 +186,15 @@ def measure(
     work: Work = None,
     swap: Swap = False,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="also split R²_lin by the token: between token means, and within tokens")
+        bool, typer.Option("--tokens", help="also split R²_lin by token: between token means, and within tokens")
     ] = False,
     fresh: Annotated[
         bool,
         typer.Option(
             "--fresh",
-            help="also measure the same architecture before training; that takes the time of the measurement once "
-            "more, up to four times where blocks are far from straight, on the CPU, and memory for a second model; "
-            "with --layerwise up to seven times, and one layer is drawn at a time",
+            help="also measure the same architecture before training; this takes as long as the measurement itself (up "
+            "to four times as long on the CPU, if blocks are far from linear) and memory for a second model; with "
+            "--layerwise up to seven times as long, and one layer is drawn at a time",
         ),
     ] = False,
 ) -> None:
@@ -208,7 +205,7 @@ def measure(
     """
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
     reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
-    if not is_distributed():  # of several processes one speaks for all, which takes torch
+    if not is_distributed():  # with several processes, only one reports errors, which needs torch
         check_targets(targets, force)
         check_sources(models, [corpus], reading)
 
@@ -239,11 +236,11 @@ def measure(
         options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
         measurements: list[Measurement] = []
         for model in models:
-            # a name for the loaded model here would keep it while the next one is loaded
+            # a variable for the loaded model would keep it in memory while the next one is loaded
             inputs = partial(read_inputs, model, corpus, replace(reading, device=group.device), layerwise)
             measurement = replace(measure_all(*inputs(), options, swap, fresh), model=model, dtype=dtype)
             measurements.append(measurement)
-            if group.first:  # at once: the next may take hours, or the disk be full
+            if group.first:  # at once: the next model may take hours, or the disk may be full
                 from howlinear.app.console import profile_notes, profile_table
 
                 show(profile_table(measurement, Console().width), profile_notes(measurement))
@@ -267,7 +264,7 @@ def measure(
 def measure_all(
     loaded: PreTrainedModel, text: Corpus, options: Mapping[str, Any], swap: bool, fresh: bool
 ) -> Measurement:
-    """The profile, and what was asked for beside it; `options` are those of `hl.measure`."""
+    """Measure the profile and what else was asked for; `options` are those of `hl.measure`."""
     from howlinear.app.measurement import Measurement, measure_untrained
     from howlinear.instrument.distributed import gather
     from howlinear.instrument.measure import ROWS
@@ -275,7 +272,7 @@ def measure_all(
 
     progress = sys.stderr.isatty()
     rows = ROWS if options["rows"] is None else options["rows"]
-    # before training first: where that cannot be, nobody waits for the rest
+    # the untrained model first: if it is impossible, nobody waits for the rest
     untrained = None
     if fresh:
         untrained = measure_untrained(
@@ -284,7 +281,7 @@ def measure_all(
 
     with complaining():
         profile = hl.measure(loaded, text, **options, swap=swap and is_causal(loaded), progress=progress)
-    gather(None)  # all have done their part: if one is lost, there is no file
+    gather(None)  # wait for all processes: if one is lost, no file is written
     return Measurement(profile.model, profile, swap, untrained, rows, options["seed"])
 
 
@@ -297,7 +294,7 @@ def compare(
         list[str], typer.Argument(help="two models; or one, with --corpus twice", metavar="MODEL [MODEL]")
     ],
     corpus: Annotated[
-        list[str] | None, typer.Option(help="a text as of measure, docs by default; twice for one model on two texts")
+        list[str] | None, typer.Option(help="a text as in measure, docs by default; twice for one model on two texts")
     ] = None,
     documents: Documents = "auto",
     text_column: TextColumn = None,
@@ -320,9 +317,9 @@ def compare(
     force: Force = False,
     swap: Swap = False,
 ) -> None:
-    """Compare two models on one text, or one model on two texts: R²_lin block by block, and what surely differs.
+    """Compare two models on one text, or one model on two texts: R²_lin block by block, and where it clearly differs.
 
-    Two models that read the same rows, as those with one tokenizer do, are compared on them in pairs.
+    Two models that read the same rows, as models with the same tokenizer do, are compared in pairs.
     """
     corpora = corpus or ["docs"]
     if sorted((len(models), len(corpora))) != [1, 2]:
@@ -363,13 +360,13 @@ def compare(
 
 
 def two_names(pairs: Sequence[tuple[str, str]], of_site: str = "") -> tuple[str, str]:
-    """What two models on their texts are called, never alike."""
+    """Name two models on their texts; the two names always differ."""
     first, second = (f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
-    return first, second if second != first else f"{second} (2)"  # as checkpoint-500 of another training
+    return first, second if second != first else f"{second} (2)"  # such as checkpoint-500 of two trainings
 
 
 def comparison_numbers(compared: Comparison) -> dict[str, Any]:
-    """What `--json` writes of a comparison."""
+    """Return what `--json` writes about a comparison."""
     from howlinear.app.console import mean_distance
     from howlinear.files import numbers
 
@@ -388,7 +385,7 @@ def comparison_numbers(compared: Comparison) -> dict[str, Any]:
 
 
 def comparison_page(compared: Comparison, names: tuple[str, str], frame: pd.DataFrame, seed: int) -> str:
-    """What `--html` writes of a comparison; the frame has a row a block of either, its name as `model`."""
+    """Render the `--html` page of a comparison; `frame` has a row per block of each, whose name is its `model`."""
     from howlinear.app.console import comparison_columns, comparison_notes
     from howlinear.app.page import Section, render_page
     from howlinear.files import numbers
@@ -415,7 +412,7 @@ def tokens(
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     text_column: TextColumn = None,
-    rows: Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out, some of it shown")] = 20_000,
+    rows: Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out and partly shown")] = 20_000,
     tokens: Annotated[int, typer.Option(min=1, help="held-out tokens to show, in whole sequences")] = 2_048,
     blocks: Blocks = None,
     seq_len: SequenceLength = 128,
@@ -428,11 +425,11 @@ def tokens(
     load_in_4bit: In4Bit = False,
     load_in_8bit: In8Bit = False,
     batch_size: BatchSize = 16,
-    html: Annotated[Path | None, typer.Option(help="write the text coloured by it to this .html file")] = None,
+    html: Annotated[Path | None, typer.Option(help="write the text, coloured by residual, to this .html file")] = None,
     csv: Annotated[Path | None, typer.Option(help="also write a row per token and block to this .csv file")] = None,
     force: Force = False,
 ) -> None:
-    """Which tokens does each block's affine map miss? Their shares of its residual, on held-out text."""
+    """Show which tokens each block's affine map misses: their shares of its residual on held-out text."""
     targets = {"--html": html, "--csv": csv}
     check_targets(targets, force)
     reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
@@ -470,31 +467,31 @@ def compress(
     model: Model,
     out: Annotated[Path, typer.Option(help="the folder to write")],
     max_dppl: Annotated[
-        float | None, typer.Option("--max-dppl", help="affine maps for whole blocks, until perplexity rises so far")
+        float | None, typer.Option("--max-dppl", help="replace whole blocks by affine maps, up to this perplexity rise")
     ] = None,
     max_parameters: Annotated[
-        float | None, typer.Option("--max-parameters", help="fewer hidden units: keep this share of all parameters")
+        float | None, typer.Option("--max-parameters", help="remove hidden units, down to this share of all parameters")
     ] = None,
     units: Annotated[
-        bool, typer.Option("--units", help="with --max-dppl: fewer hidden units, not maps for whole blocks")
+        bool, typer.Option("--units", help="with --max-dppl: remove hidden units instead of replacing whole blocks")
     ] = False,
     alike: Annotated[
-        bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
+        bool, typer.Option("--alike", help="keep equally many units per block, so that transformers alone loads them")
     ] = False,
     decilm: Annotated[
-        bool, typer.Option("--decilm", help="of a LLaMA: in the form of DeciLM, which vLLM and llama.cpp read")
+        bool, typer.Option("--decilm", help="write a LLaMA in the format of DeciLM, which vLLM and llama.cpp read")
     ] = False,
     task: Annotated[
         Path | None,
-        typer.Option(help="a table of multiple-choice questions (.jsonl, .json, .csv, .parquet): accuracy on the card"),
+        typer.Option(help="multiple-choice questions (.jsonl, .json, .csv, .parquet), whose accuracy goes on the card"),
     ] = None,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     text_column: TextColumn = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="token rows, a quarter is held out; 20,000, or 40,000 for hidden units")
+        int | None, typer.Option(min=1, help="token rows; a quarter is held out; 20,000, or 40,000 for hidden units")
     ] = None,
-    blocks: Annotated[str | None, typer.Option(help="which may be changed, as in 0,3; all by default")] = None,
+    blocks: Annotated[str | None, typer.Option(help="blocks that may change, as in 0,3; all by default")] = None,
     seq_len: SequenceLength = 128,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -507,16 +504,16 @@ def compress(
     html: Html = None,
     csv: Csv = None,
     force: Annotated[
-        bool, typer.Option("--force", help="replace a compressed model, and files, that are there")
+        bool, typer.Option("--force", help="replace an existing compressed model and existing files")
     ] = False,
     layerwise: Layerwise = None,
     work: Work = None,
 ) -> None:
     """Write a smaller model to a folder; nothing is trained.
 
-    With --max-parameters, every block keeps those of its hidden units that cost most, read out anew.
-    With --max-dppl, as many blocks become affine maps as perplexity allows.
-    With --max-dppl and --units, as many hidden units go as perplexity allows.
+    With --max-parameters, every block keeps the hidden units that are most costly to remove, with a refitted readout.
+    With --max-dppl, as many blocks are replaced by affine maps as perplexity allows.
+    With --max-dppl and --units, as many hidden units are removed as perplexity allows.
     """
     units = units or max_parameters is not None
     check_budget(max_dppl, max_parameters, units, alike)
@@ -574,7 +571,7 @@ def compress(
 
 
 def check_budget(max_dppl: float | None, max_parameters: float | None, units: bool, alike: bool) -> None:
-    """Refuse, before any work, no or two budgets, one that nothing can meet, and an option that does not go with it."""
+    """Refuse, before any work, a missing, second or unattainable budget, and an option that does not fit it."""
     if (max_dppl is None) == (max_parameters is None):
         raise InputError("give one budget, --max-parameters 0.9 or --max-dppl 1, which are met in different ways")
     if alike and not units:
@@ -592,22 +589,20 @@ def check_budget(max_dppl: float | None, max_parameters: float | None, units: bo
 def figures(
     model: Model,
     corpus: Annotated[
-        list[str] | None, typer.Option(help="a text by name or path; again for more, the first leads")
+        list[str] | None, typer.Option(help="a text by name or path; may be repeated, the first is the main text")
     ] = None,
     documents: Documents = "auto",
     text_column: TextColumn = None,
     out: Annotated[Path | None, typer.Option(help="a new folder; by default howlinear-MODEL here")] = None,
     short: Annotated[bool, typer.Option("--short", help="few rows and few steps: a first look in minutes")] = False,
     cores: Annotated[
-        int | None, typer.Option(min=1, help="notebooks that run side by side; by default all cores")
+        int | None, typer.Option(min=1, help="notebooks that run in parallel; by default all cores")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="replace figures of another model or text that are there")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace existing figures of another model or text")] = False,
 ) -> None:
-    """Run every notebook that applies on a model and texts of yours: tables, figures, and a page that tells it all.
+    """Run every notebook that applies on your model and texts: tables, figures, and a page that shows them all.
 
-    Interrupted and called again, it goes on where it stopped.
+    An interrupted run resumes when it is called again.
     """
     from rich.progress import (
         BarColumn,
@@ -640,7 +635,7 @@ def figures(
 
 @app.command()
 def notebook(
-    stem: Annotated[str | None, typer.Argument(help="as in 02_ceilings")] = None,
+    stem: Annotated[str | None, typer.Argument(help="which notebook, as in 02_ceilings")] = None,
     p: Annotated[
         list[str] | None, typer.Option("-p", help="a parameter, as in -p profile=lesson", metavar="NAME=VALUE")
     ] = None,
@@ -648,12 +643,12 @@ def notebook(
         bool, typer.Option("--record", help="replace the project's own results and figures of this notebook")
     ] = False,
     list_them: Annotated[
-        bool, typer.Option("--list", help="show the notebooks there are, or the one named, with their parameters")
+        bool, typer.Option("--list", help="list all notebooks, or the one named, with their parameters")
     ] = False,
 ) -> None:
     """Execute a notebook, to read it with its outputs or to try other parameters.
 
-    All that it writes lies below build/scratch, and what the project has on record stays, unless --record is given.
+    All output goes below build/scratch, and the project's recorded results stay as they are, unless --record is given.
     """
     from howlinear.notebook.execute import execute, listed, parsed, stems
 
@@ -678,18 +673,18 @@ def notebook(
 
 @app.command()
 def minis(
-    names: Annotated[list[str] | None, typer.Argument(help="which; the three embedded ones by default")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="models; by default all that need no GPU")] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="optimiser steps of 4,096 tokens, or 16,384; as the recipe says by default"),
+        typer.Option(min=1, help="optimiser steps, of 4,096 or 16,384 tokens; by default as in the recipe"),
     ] = None,
     device: Device = "cpu",
     compiled: Annotated[bool, typer.Option(help="torch.compile the step; needs a C++ compiler on a CPU")] = True,
 ) -> None:
-    """Train the embedded models, or go on from their checkpoints, and write them to models/.
+    """Train the embedded models, or resume from their checkpoints, and write them to models/.
 
-    For a GPU are mini-sink, in which a massive activation grows, and the three at the paper's width of 768, wide-gpt2,
-    wide-pythia and wide-llama, which go to build/wide.
+    Meant for a GPU are mini-sink, in which a massive activation grows, and wide-gpt2, wide-pythia and wide-llama, which
+    have the paper's width of 768 and go to build/wide.
     """
     from howlinear.instrument.distributed import place
     from howlinear.training.minis import FACTORY, recipe_of, ship
@@ -703,7 +698,7 @@ def minis(
 
 @app.command(hidden=True)
 def capture(profile: str, corpus: str, models: list[str]) -> None:
-    """Make captures of a profile's models on one of its corpora; the pipeline's own step."""
+    """Capture a run profile's models on one of its corpora; a step of the pipeline."""
     from howlinear.notebook.run import start
     from howlinear.notebook.settings import CAPTURE
 
@@ -737,7 +732,7 @@ EXAMPLES = {
     ),
     "minis": ("howlinear minis mini-gpt2 --steps 200",),
 }
-"""What stands below each command's help."""
+"""Command → examples below its help."""
 
 for command in app.registered_commands:
     lines = EXAMPLES.get(command.callback.__name__, ())
@@ -749,9 +744,9 @@ app.info.epilog = "\n\n".join(["For example:", *(examples[0] for examples in EXA
 
 
 def check_sources(models: list[str], corpora: list[str], reading: Reading) -> None:
-    """Refuse a model or a corpus that is not there, or a way to read them that is none.
+    """Refuse a model or corpus that does not exist, or an invalid way to read it.
 
-    Such are an unknown way to cut a text into documents, an absent column, and options that exclude each other.
+    Invalid are an unknown way to cut a text into documents, a missing column, and mutually exclusive options.
     """
     from howlinear.models import sources
     from howlinear.text import library, plain, streams
@@ -772,9 +767,9 @@ def check_sources(models: list[str], corpora: list[str], reading: Reading) -> No
 
 
 def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
-    """Refuse a file that cannot be written: a mistyped path makes no new folders, and no file is replaced unasked.
+    """Refuse a file that cannot be written: folders are not created, and files are replaced only with `force`.
 
-    `targets` names the file of each option, if one was given; one of a kind that the option does not write is refused.
+    `targets` has the file of each option, or None; a suffix that the option does not write is refused as well.
     """
     for option, path in targets.items():
         if path is None:
@@ -792,10 +787,10 @@ def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
 
 
 def check_placement(reading: Reading, processes: int = 1) -> None:
-    """Refuse two ways at once to say where a model computes, or to how many bits it is rounded.
+    """Refuse contradictory options for where a model runs or how many bits it is rounded to.
 
-    That is a device map beside a device or several processes, and 4 bits beside 8; without the packages that round,
-    bits are refused too.
+    These are a device map together with a device or several processes, and 4 bits together with 8; bits are also
+    refused if the packages that round weights are missing.
     """
     from howlinear.models.sources import check_bits
 
@@ -811,9 +806,9 @@ def check_placement(reading: Reading, processes: int = 1) -> None:
 def check_layerwise(
     layerwise: bool | None, work: Path | None, device_map: str | None, whole_only: Sequence[str]
 ) -> bool | None:
-    """Whether a model's weights are to stay in their files; None where that depends on what is free.
+    """Decide whether a model's weights stay in their files; None if that depends on the free memory.
 
-    `whole_only`: the options that were given and need all weights at once. Options that exclude each other are refused.
+    `whole_only` are the given options that need all weights at once. Mutually exclusive options are refused.
     """
     if layerwise is False and work is not None:
         raise InputError("--work is of what goes layer by layer: leave --whole out")
@@ -828,7 +823,7 @@ def check_layerwise(
 
 
 def parse_blocks(text: str | None) -> list[int] | None:
-    """The numbers of `--blocks`, None for all blocks; anything but numbers with commas between is refused."""
+    """Parse `--blocks`, None for all blocks; anything but comma-separated numbers is refused."""
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError as error:
@@ -841,7 +836,7 @@ def parse_blocks(text: str | None) -> list[int] | None:
 def read_inputs(
     model: str, corpus: str, reading: Reading, layerwise: bool | None = False
 ) -> tuple[PreTrainedModel, Corpus]:
-    """The model where it computes, and the text as it reads it."""
+    """Load the model onto its device, and the text with the model's tokenizer."""
     from howlinear.instrument.distributed import place
     from howlinear.instrument.layerwise import opened
 
@@ -858,19 +853,19 @@ def read_inputs(
 
 @contextmanager
 def complaining() -> Iterator[None]:
-    """While it lasts, each warning of ours becomes a line on standard error."""
+    """Print this package's warnings within the context as lines on standard error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
             yield
         finally:
             for warning in caught:
-                if "howlinear" in Path(warning.filename).parts:  # not what its libraries say of themselves
+                if "howlinear" in Path(warning.filename).parts:  # not the warnings of other libraries
                     _complain(str(warning.message))
 
 
 def hide_bars() -> None:
-    """Leave the screen to what a command has to say: no bars or warnings of the libraries that load models."""
+    """Hide the progress bars of transformers and huggingface_hub, and the warnings of the latter."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -879,7 +874,7 @@ def hide_bars() -> None:
 
 
 def write_files(targets: Mapping[str, Path | None], makers: Mapping[str, Callable[[], Any]]) -> None:
-    """Write the files that were asked for, each whole or not at all; an option's maker makes what its file holds."""
+    """Write the requested files, each whole or not at all; `makers` make the content of each option's file."""
     from howlinear.files import atomic, numbers
 
     for option, path in targets.items():
@@ -906,14 +901,14 @@ def write_files(targets: Mapping[str, Path | None], makers: Mapping[str, Callabl
 
 
 def show(table: Table, lines: Iterable[str]) -> None:
-    """Print what a command found, and below it what to think of that, a line each."""
+    """Print a command's table, and below it the notes on it, one per line."""
     Console().print(table)
     for line in lines:
         _say(line)
 
 
 def _print_listed(notebook: Listed) -> None:
-    """A notebook's stem and title, and its parameters: name, default, comment."""
+    """Print a notebook's stem and title, and its parameters: name, default, comment."""
     console = Console(highlight=False)
     number, _, question = notebook.title.partition(" · ")
     console.print(f"[bold]{notebook.stem}[/bold]", escape(question or number))
@@ -924,12 +919,12 @@ def _print_listed(notebook: Listed) -> None:
 
 
 def _from_here(path: Path) -> Path:
-    """A path as it is typed where we are, if it lies below."""
+    """Return a path relative to the working directory if it lies below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _say(line: str) -> None:
-    """Print a line as it is, to be broken by the terminal alone: a path or a command may be copied from it."""
+    """Print a line unbroken, leaving wrapping to the terminal: a path or a command may be copied from it."""
     Console(soft_wrap=True).print(line, markup=False, highlight=False)
 
 
@@ -938,13 +933,13 @@ def _complain(line: str) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line."""
     write_ascii_for_the_rest()
-    home = os.path.expanduser("~")  # which a shell puts in at the beginning of a word alone
+    home = os.path.expanduser("~")  # a shell expands ~ only at the start of a word
     words = [re.sub("(?<==)~(?=/)", lambda _: home, word, count=1) for word in sys.argv[1:]]
     try:
         check_one_text(words)
-        if is_distributed() and words[:1] != ["measure"]:  # every other command is the work of one process
+        if is_distributed() and words[:1] != ["measure"]:  # all other commands run in one process
             from howlinear.instrument.distributed import check_one_process
 
             check_one_process(" ".join(["howlinear", *words[:1]]))
@@ -955,7 +950,7 @@ def main() -> None:
     except HowlinearError as error:
         _complain(str(error))
         sys.exit(FAILED)
-    except typer.TyperException as error:  # a wrong option, or a wrong value of one
+    except typer.TyperException as error:  # a wrong option or a wrong value
         command = error.ctx.info_name if getattr(error, "ctx", None) else None
         command = f"howlinear {command}" if command in words else "howlinear"
         _complain(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
@@ -963,7 +958,7 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest at exit
         _complain("no space is left where the output or a temporary file goes: make room and run it again")
         sys.exit(FAILED)
     except KeyboardInterrupt:
@@ -971,7 +966,7 @@ def main() -> None:
 
 
 def check_one_text(words: Sequence[str]) -> None:
-    """Refuse several texts where one is taken, of which typer would take the last."""
+    """Refuse several texts where one is allowed, since typer would silently take the last."""
     given = sum(word.partition("=")[0] == "--corpus" for word in words)
     if given > 1 and words[0] not in ("compare", "figures"):
         raise InputError(f"--corpus is given {given} times, and {words[0]} takes one text")

@@ -1,4 +1,4 @@
-"""One run of `howlinear compress`, as the terminal, the page, the figure, the CSV and the JSON show it."""
+"""Results of one run of `howlinear compress`, for the terminal, the page, the figure, the CSV and the JSON."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from howlinear.text.rows import TokenRows
 
 @dataclass(frozen=True)
 class Compression:
-    """A smaller model, beside the one that it was made of; `rows` are those that it was made and measured on.
+    """A smaller model and the model it was made from; it was made and measured on `rows`.
 
-    `model` is what the user called it, `outcome` what was taken out and what that costs, `accuracies` those of both on
-    the same questions, before and after. `seed` decided which documents were drawn.
+    `model` is the name that the user gave, `outcome` what was removed and its cost, `accuracies` the accuracy on the
+    same questions before and after. `seed` decided which documents were drawn.
     """
 
     model: str
@@ -39,7 +39,7 @@ class Compression:
 
     @property
     def notes(self) -> list[str]:
-        """What it costs, where it stopped, and how much smaller it is; a sentence each."""
+        """Sentences on what compression costs, where it stopped, and how much smaller the model is."""
         outcome = self.outcome
         in_accuracy = []
         if self.accuracies is not None:
@@ -59,7 +59,7 @@ class Compression:
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a block: how many parameters its FFN had and has, and the share that it keeps."""
+        """Return a row per block: its FFN's parameters before and after, and the share that it keeps."""
         had, has = (
             [sum(parameter.numel() for parameter in site.parameters()) for site in sites(model)]
             for model in (self.before, self.after)
@@ -68,7 +68,7 @@ class Compression:
         return frame.assign(parameters_after=has, kept=frame["parameters_before"].rdiv(has))
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` writes."""
+        """Return what `--json` writes."""
         outcome = self.outcome
         in_accuracy = {}
         if self.accuracies is not None:
@@ -99,11 +99,11 @@ class Compression:
         }
 
     def draw(self) -> Figure:
-        """What `--plot` draws."""
+        """Draw the figure of `--plot`."""
         return kept(self.to_frame())
 
     def render(self) -> str:
-        """What `--html` writes."""
+        """Render the page of `--html`."""
         table = self.to_frame()
         columns = [
             Column("block", [str(block) for block in table["block"]], worth=0),

@@ -1,4 +1,4 @@
-"""What the commands print: results as tables, and what is to be said of them."""
+"""What the commands print: results as tables, and notes on them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ UNTRAINED_HEADING = "before\ntraining"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table whose numbers are never cut; its heading has one line or two.
+    """A table column whose numbers are never truncated; its heading has one or two lines.
 
-    Where the terminal is too narrow, the columns of least worth are left out. `justify` is `right` or `left`.
+    If the terminal is too narrow, the columns of least worth are left out. `justify` is `right` or `left`.
     """
 
     heading: str
@@ -41,10 +41,10 @@ class Column:
 
 
 def fit_table(columns: Iterable[Column], width: int, title: str, caption: str = "") -> Table:
-    """A table of as many columns as have room in lines of so many characters; the caption says what was left out."""
+    """Build a table of the columns that fit into `width` characters; the caption names those left out."""
     shown = list(columns)
     left_out: list[Column] = []
-    console = Console(width=10_000)  # to measure what a table would take
+    console = Console(width=10_000)  # to measure a table's full width
     table = _table(shown, title, caption)
     while len(shown) > 1 and console.measure(table).maximum > width:
         least = min(shown, key=lambda column: column.worth)
@@ -67,7 +67,7 @@ def _table(columns: Iterable[Column], title: str | None = None, caption: str | N
 
 
 def profile_table(measurement: Measurement, width: int) -> Table:
-    """The profile as a table of lines of so many characters, a row a block."""
+    """Build the table of a profile, a row per block and at most `width` characters wide."""
     caption = "held-out documents; jackknife over document folds; median over features"
     if measurement.profile.costs is not None:
         caption += "; ΔPPL: of the block alone replaced by its map"
@@ -79,7 +79,7 @@ def profile_table(measurement: Measurement, width: int) -> Table:
 
 
 def headline(measurement: Measurement) -> str:
-    """What was measured, in one line."""
+    """Say in one line what was measured."""
     profile = measurement.profile
     predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
     model = replace(profile, model=measurement.model).title
@@ -87,7 +87,7 @@ def headline(measurement: Measurement) -> str:
 
 
 def profile_columns(measurement: Measurement) -> list[Column]:
-    """What there is to say of each block, column by column."""
+    """Build the columns of a profile's table."""
     profile, costs = measurement.profile, measurement.profile.costs
     rows = list(profile.to_frame().itertuples())
     columns = [
@@ -130,12 +130,12 @@ def profile_columns(measurement: Measurement) -> list[Column]:
 
 
 def _cell(value: float, places: int = 3) -> str:
-    """A number to so many places; a dash where it is undefined."""
+    """Format a number to `places` decimals, or a dash if it is NaN."""
     return "–" if np.isnan(value) else f"{value:.{places}f}"
 
 
 def _interval_cell(block: Ceiling) -> str:
-    """The interval of R²_lin; a dash where there is none."""
+    """Format the interval of R²_lin, or a dash if there is none."""
     return "–" if block.interval is None else f"{block.r2_low:.3f} – {block.r2_high:.3f}"
 
 
@@ -155,7 +155,7 @@ def _condition(number: float) -> str:
 
 
 def profile_notes(measurement: Measurement) -> list[str]:
-    """What to think of a profile: sentences that stand below its table."""
+    """Return the sentences below a profile's table."""
     profile, asked = measurement.profile, measurement.rows_asked
     sentences = []
     if asked is not None and profile.stop is None and profile.rows_used < asked:
@@ -178,7 +178,7 @@ def profile_notes(measurement: Measurement) -> list[str]:
 
 
 def _untrained_notes(profile: Profile, untrained: Baseline) -> list[str]:
-    """What to think of R²_lin before training."""
+    """Return the sentences on R²_lin before training."""
     r2 = np.array([block.r2 for block in profile.values()])
     lower = (r2 < untrained.held_out).sum()
     higher = (r2 > untrained.in_sample).sum()
@@ -201,14 +201,14 @@ def percent(share: float) -> str:
 
 
 def spelt(text: str | None) -> str:
-    """A token's text with what cannot be seen in it spelt; what holds a part of a character has none."""
+    """Make the white space in a token's text visible; a token with only part of a character has an empty text."""
     if not text:
         return "⟨part of a character⟩" if text == "" else "⟨id⟩"
     return text.replace("\n", "↵").replace("\r", "␍").replace("\t", "⇥").replace(" ", "␣")
 
 
 def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -> Table:
-    """Two profiles block by block, and where they agree in depth the difference with its interval."""
+    """Build a table of two profiles block by block, with differences and their intervals if their depths agree."""
     caption = "A − B: held-out documents; jackknife over document folds"
     if compared.first.costs is not None or compared.second.costs is not None:
         caption += "; ΔPPL: of the block alone replaced by its map"
@@ -218,7 +218,7 @@ def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -
 
 
 def comparison_columns(compared: Comparison) -> list[Column]:
-    """What there is to say of each block of two profiles, column by column."""
+    """Build the columns of the table of two profiles."""
     blocks = sorted({*compared.first, *compared.second})
     columns = [Column("block", [str(block) for block in blocks], worth=100)]
     for letter, profile, worth in (("A", compared.first, 99), ("B", compared.second, 98)):
@@ -231,7 +231,7 @@ def comparison_columns(compared: Comparison) -> list[Column]:
             costs = [f"{profile.costs[block].delta:+.2f}" if block in profile.costs else "" for block in blocks]
             columns.append(Column(f"ΔPPL\n{letter}", costs, worth - 5))
     if compared.agreement is not None:
-        found = [compared.agreement.difference.get(block) for block in blocks]  # None of a constant block
+        found = [compared.agreement.difference.get(block) for block in blocks]  # None for a constant block
         intervals = [f"{each.low:+.3f} to {each.high:+.3f}" if each else "–" for each in found]
         columns += [
             Column("\nA − B", [f"{each.value:+.3f}" if each else "–" for each in found], worth=97),
@@ -242,7 +242,7 @@ def comparison_columns(compared: Comparison) -> list[Column]:
 
 
 def comparison_notes(compared: Comparison) -> list[str]:
-    """What to think of a comparison: sentences that stand below its table."""
+    """Return the sentences below a comparison's table."""
     said = []
     if compared.agreement is None:
         said.append(
@@ -267,14 +267,14 @@ def comparison_notes(compared: Comparison) -> list[str]:
 
 
 def mean_distance(agreement: Agreement) -> Estimate:
-    """Mean distance of two profiles over the blocks, in R²; its ends are those of the differences."""
+    """Return the mean distance of two profiles over blocks, in R², its interval from those of the differences."""
     differences = list(agreement.difference.values())
     half = [(each.high - each.low) / 2 for each in differences]
     return profile_statistics.mean_distance(np.array([each.value for each in differences]), np.array(half))
 
 
 def outcome_table(outcome: Plan | Compressed) -> Table:
-    """What was compressed: the steps in their order, or how many hidden units each block keeps."""
+    """Build the table of a compression: its steps in order, or how many hidden units each block keeps."""
     if isinstance(outcome, Plan):
         columns = {
             "replaced": [str(count + 1) for count in range(len(outcome.steps))],

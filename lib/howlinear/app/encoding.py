@@ -1,7 +1,7 @@
 """Output on terminals and in logs that cannot show every character: LANG=C, ASCII, Latin-1, cp1252.
 
-What a stream's encoding lacks is written in ASCII: marks of our own as people type them (R2 for R², -> for →), anything
-else, such as letters in the name of a file, as an escape that can be turned back.
+Characters that a stream's encoding lacks are written in ASCII: our own symbols as people type them (R2 for R², -> for
+→), all others, such as letters in a file name, as reversible escapes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import sys
 import unicodedata
 
-ERRORS = "howlinear.ascii"  # the name of our handler among those of `codecs`
+ERRORS = "howlinear.ascii"  # name of our error handler in `codecs`
 
 TYPED = {
     "–": "-", "—": "-", "−": "-", "‑": "-", "·": "-", "→": "->", "←": "<-", "±": "+/-", "×": "x", "≈": "~", "≤": "<=",
@@ -21,15 +21,15 @@ TYPED = {
 
 
 def write_ascii_for_the_rest() -> None:
-    """Have standard output and standard error write in ASCII what their encoding lacks, and never fail for it."""
+    """Make standard output and standard error write characters that their encoding lacks in ASCII."""
     codecs.register_error(ERRORS, _replace)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not the one of a notebook, or of a caller that collects
+        if isinstance(stream, io.TextIOWrapper):  # not in a notebook, nor if a caller captures it
             stream.reconfigure(errors=ERRORS)
 
 
 def to_ascii(text: str) -> str:
-    """A text in ASCII; marks as they are typed, other letters as escapes."""
+    """Convert a text to ASCII: symbols as people type them, other characters as escapes."""
     plain = ""
     for character in text:
         stands_for = unicodedata.decomposition(character).startswith("<") and character not in TYPED

@@ -1,8 +1,8 @@
-"""Every notebook on a model and texts of the user's own, and one page that reads like a short paper on that model.
+"""Every notebook on the user's own model and texts, and one page that reads like a short paper on that model.
 
-The pipeline does the work: a run profile is written for the model and its texts, Snakemake runs the notebooks side by
-side, and tables, figures and executed notebooks are copied into one folder with a page that loads nothing. Interrupted
-and called again, it goes on where it stopped.
+The pipeline does the work: a run profile is written for the model and its texts, Snakemake runs the notebooks in
+parallel, and tables, figures and executed notebooks are copied into one folder with a self-contained page. An
+interrupted run resumes when it is called again.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from howlinear.text.streams import is_hub_id
 PAGE = "index.html"
 COPIED = ("results", "figures", "notebooks")
 MEMORY = 12_000
-"""MB that notebooks side by side may take together, as in the Makefile."""
+"""MB that notebooks running in parallel may take together, as in the Makefile."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of notebooks that are done, and of all."""
+"""Called with the number of finished notebooks and the number of all."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page: a question, and what one notebook found on this model; `figures` says what each one shows."""
+    """A part of the page: a question, the notebook that answers it, and captions for its `figures`."""
 
     question: str
     stem: str
@@ -135,23 +135,23 @@ def figures(
     """Run every notebook that applies on a model and texts, and write a page about that model.
 
     Args:
-        model: as `load_model` takes it by name: a folder, a Hub id, an embedded or a packaged model.
-        corpus: a text, as `load_corpus` takes it by name or path, or several; the first is the main one.
-        folder: where everything goes; by default `howlinear-<model>` here. One that an earlier call with the same model
-            and texts has begun is gone on with.
-        short: few rows and few steps, minutes in the place of hours; for a first look.
-        cores: notebooks that run side by side; by default as many as there are cores.
-        progress: told how many notebooks are done.
-        force: replace figures of another model or text that the folder holds; a folder of anything else stays.
-        documents: what a document is of these texts, as for `load_corpus`.
-        text_column: of tables, the column that is text.
+        model: a model's name, as in `load_model`: a folder, a Hub id, an embedded or a packaged model.
+        corpus: name or path of a text, as in `load_corpus`, or several; the first is the main one.
+        folder: output folder; by default `howlinear-<model>` in the working directory. If an earlier call with the same
+            model and texts has begun it, that run is resumed.
+        short: few rows and few steps, minutes instead of hours; for a first look.
+        cores: notebooks that run in parallel; by default as many as there are cores.
+        progress: called with the number of finished notebooks and the number of all.
+        force: replace figures of another model or text in the folder; a folder of anything else is refused.
+        documents: how to cut these texts into documents, as in `load_corpus`.
+        text_column: text column of tables.
 
     Returns:
         The page, `index.html` in the folder.
 
     Raises:
-        InputError: a model or a text without a name or path, no number of cores, a text that holds nothing to read or
-            too little, or a folder that holds something else.
+        InputError: a model or text not given by name or path, an invalid number of cores, a text that is blank or too
+            short, or a folder that holds something else.
         SourceError: no such model or text, or no notebook could be run.
     """
     model = _name_of("model", model)
@@ -166,7 +166,7 @@ def figures(
     _check_enough(model, texts, text_column, documents, settings.read(str(base)))
     out = Path(os.path.expanduser(folder or f"howlinear-{Path(model).name}")).absolute()
     cut = {} if documents == "auto" and text_column is None else _cut(corpora, texts, out, documents)
-    del texts  # which may be large, and the notebooks take long
+    del texts  # they may be large, and the notebooks take long
     content = {
         "extends": str(base),
         "models": [settings.whole(model)],
@@ -174,16 +174,16 @@ def figures(
     }
     written = _write_run_profile(out, content, force)
     for path, table in cut.items():
-        if not Path(path).is_file():  # a file as old as before is not read again
+        if not Path(path).is_file():  # an existing file keeps its time, so it is not read again
             Path(path).write_text(table, encoding="utf-8")
-    profile = settings.read(written)  # which finds the texts that it names
+    profile = settings.read(written)  # after the texts that it names are written
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress or (lambda *_: None))
     made = paths.scratch(profile.name)
     captured = any((paths.build(profile.name) / "captures").glob("*/*.safetensors"))
     if not captured or not (made / "results").is_dir():
         raise SourceError(f"no notebook could be run on {model}: {_reason(profile, '02_ceilings')}")
     for name in COPIED:
-        if (out / name).is_dir():  # of an earlier call: what failed since is not to be shown
+        if (out / name).is_dir():  # from an earlier call: do not show what has failed since
             shutil.rmtree(out / name)
         shutil.copytree(made / name, out / name, ignore=shutil.ignore_patterns("source", "*.failed.ipynb", "*.png"))
     atomic.write_text(out / PAGE, _render(profile, out, short))
@@ -191,7 +191,7 @@ def figures(
 
 
 def _name_of(argument: str, given: Any) -> str:
-    """A model or text by its name or path; anything else is refused: notebooks are other processes, and read files."""
+    """Return a model's or text's name or path; objects are refused, since notebooks are processes that read files."""
     if not isinstance(given, str | Path):
         raise InputError(
             f"{argument} is a {type(given).__name__}: give a name or a path; hl.save writes a model to a folder, and a "
@@ -201,13 +201,13 @@ def _name_of(argument: str, given: Any) -> str:
 
 
 def not_run(page: Path) -> list[str]:
-    """The notebooks of a run whose page this is that could not be run."""
+    """List the notebooks that could not be run, of the run that made this page."""
     profile = settings.read(_profile_of(page.parent))
     return [stem for stem in profile.notebooks or () if not (page.parent / "notebooks" / f"{stem}.ipynb").is_file()]
 
 
 def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
-    """What the files among the corpora hold; a blank one, a data set on the Hub and a text not there are refused."""
+    """Read the files among the corpora; blank files, data sets on the Hub and missing texts are refused."""
     texts = {}
     for text in corpora:
         library.check_known(text)
@@ -231,7 +231,7 @@ def _check_enough(
 
 
 def _cut(corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, str]:
-    """Texts cut as was asked for, as tables of a document a row, by where each is to lie; a text by name is refused."""
+    """Cut texts as requested: path to write → table with a row per document; a text given by name is refused."""
     cut = {}
     for number, text in enumerate(corpora, 1):
         if text not in texts:
@@ -250,7 +250,7 @@ def _cut(corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, docu
 
 
 def _profile_of(out: Path) -> Path:
-    """The run profile of a folder of figures; results go by its name, so no two folders have one of the same name."""
+    """Return the path of a folder's run profile; its name is unique to the folder, since results are named after it."""
     digest = hashlib.sha256(str(out).encode()).hexdigest()[:6]
     return out / f"{out.name}-{digest}.yaml"
 
@@ -258,7 +258,7 @@ def _profile_of(out: Path) -> Path:
 def _write_run_profile(out: Path, content: dict[str, Any], force: bool = False) -> Path:
     """Write the run profile into a folder that is new, empty or of an earlier call with the same model and texts.
 
-    With `force`, an earlier call with others is forgotten, with all that it has made; any other folder is refused.
+    With `force`, the output of an earlier call with others is deleted first; any other folder is refused.
     """
     path, text = _profile_of(out), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     if path.is_file() and path.read_text(encoding="utf-8") == text:
@@ -304,7 +304,7 @@ def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress) 
 
 
 def _reason(profile: settings.RunProfile, stem: str) -> str:
-    """The last line that a notebook which failed has left, or the capture that it waited for."""
+    """Return the last log line of a failed notebook, or of the capture that it waited for."""
     logs = paths.build(profile.name) / "logs"
     for name in (stem, *profile.corpora_by_name, "snakemake"):
         log = logs / f"{name}.log"
@@ -319,7 +319,7 @@ def _reason(profile: settings.RunProfile, stem: str) -> str:
 
 
 def _render(profile: settings.RunProfile, out: Path, short: bool) -> str:
-    """The page: each notebook's question, answer and figures; of one that failed, why."""
+    """Render the page: each notebook's question, answer and figures, or why it failed."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters["markdown"] = MarkdownIt().renderInline
     parts = [_filled(part, profile, out) for part in PARTS if part.stem in (profile.notebooks or ())]
@@ -334,7 +334,7 @@ def _render(profile: settings.RunProfile, out: Path, short: bool) -> str:
 
 
 def _filled(part: Part, profile: settings.RunProfile, out: Path) -> dict[str, Any]:
-    """A part as the template takes it."""
+    """Fill a part with results for the template."""
     filled = {"question": part.question, "stem": part.stem, "title": execute.listed(part.stem).title}
     if not (out / "notebooks" / f"{part.stem}.ipynb").is_file():
         return filled | {"failed": _reason(profile, part.stem)}

@@ -1,7 +1,7 @@
 """Task accuracy by EleutherAI's harness: `python -m howlinear.app.lm_eval` is its command, with `--model howlinear`.
 
-The harness (0.4.13) knows the models of its own list, and no entry point adds to it. So its command is started from
-here, once the list has one more.
+The harness (0.4.13) only knows the models in its own registry, which no entry point can extend. So its command is
+started from here, after registering one more.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from howlinear.models.load import tokenizer_of
 
 @register_model("howlinear")
 class HowlinearLM(HFLM):
-    """A model as `hl.load_model` loads it, a compressed folder too, or one with maps in the place of blocks.
+    """A model as `hl.load_model` loads it, such as a compressed folder, optionally with blocks replaced by maps.
 
-    `profile` is a file of `Profile.save` with maps; `blocks` which of them, as `3` or `3+5`, by default all. Everything
-    else is as of the harness's own `hf`.
+    `profile` is a file from `Profile.save` with maps; `blocks` says which to use, as in `3` or `3+5`, by default all.
+    The other options are those of the harness's own `hf`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One run of `howlinear measure`: the profile, and what was asked for beside it.
+"""Results of one run of `howlinear measure`: the profile, and what else was asked for.
 
 The table on the terminal, the page, the figure, the CSV and the JSON all show a `Measurement`.
 """
@@ -23,15 +23,15 @@ from howlinear.models.layerwise import InseparableError
 from howlinear.text.corpus import Corpus
 
 UNTRAINED_FACTOR = 4
-"""Times the rows of a measurement that a model before training may take."""
+"""How many times the rows of a measurement an untrained model may take."""
 
 WHOLE_SEQUENCES = 0.99
-"""Of the rows asked for: whole sequences can come to a few less."""
+"""Share of the rows asked for to begin with, since whole sequences can come to slightly fewer rows."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one model on one text; `model` is what the user called it.
+    """Everything measured for one model on one text; `model` is the name that the user gave.
 
     `untrained` is R²_lin before training. `swap` says whether costs of swaps were asked for; a model that predicts no
     next token has none. `seed` decided which documents were drawn.
@@ -46,9 +46,9 @@ class Measurement:
     dtype: str = "float32"
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a block, with the columns of `Profile.to_frame` and those of what else was measured.
+        """Return a row per block, with the columns of `Profile.to_frame` and those of the untrained model.
 
-        `r2_untrained` is held out, `r2_untrained_in_sample` of the rows of the fit; the truth lies between.
+        `r2_untrained` is held out, `r2_untrained_in_sample` on the rows of the fit; the truth lies between.
         """
         frame = self.profile.to_frame()
         if self.untrained is not None:
@@ -58,7 +58,7 @@ class Measurement:
         return frame
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` writes: `Profile.to_dict`, and how it came about."""
+        """Return what `--json` writes: `Profile.to_dict`, the untrained model, seed and versions."""
         content = self.profile.to_dict() | {"model": self.model, "seed": self.seed, "versions": numbers.versions()}
         if self.untrained is not None:
             content["untrained"] = self.untrained.held_out
@@ -67,7 +67,7 @@ class Measurement:
         return content
 
     def settings(self) -> dict[str, str]:
-        """By which model, text, rows and programs it came about, for people."""
+        """Return the model, text, rows and versions behind the results, for people to read."""
         first = next(iter(self.profile.values()))
         rows = self.profile.rows
         settings = {
@@ -87,12 +87,12 @@ class Measurement:
 
 
 def to_frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
-    """A row a block of each measurement, what `--csv` writes."""
+    """Return a row per block of each measurement, as `--csv` writes it."""
     return pd.concat([measurement.to_frame() for measurement in measurements], ignore_index=True)
 
 
 def to_plot(measurements: Iterable[Measurement]) -> pd.DataFrame:
-    """The same as `plots.profile` takes it, under as many of the last parts of the models' names as tell them apart."""
+    """Return the table for `plots.profile`, with models' paths cut to as many last parts as tell them apart."""
     frame = to_frame(measurements)
     paths = frame["model"].map(Path)
     shortened = (paths.map(lambda path, parts=parts: "/".join(path.parts[-parts:])) for parts in count(1))
@@ -108,9 +108,9 @@ def measure_untrained(
     blocks: list[int] | None,
     site: str,
 ) -> Baseline:
-    """R²_lin of the same architecture with fresh weights, on the same text: each block's bracket, in order of depth.
+    """Measure R²_lin of the same architecture with fresh weights on the same text, as a bracket for each block.
 
-    A block with fresh weights can be far from straight, so it takes more rows than a trained one: they are doubled, up
+    A block with fresh weights can be far from linear, so it takes more rows than a trained one: they are doubled, up
     to `UNTRAINED_FACTOR` times those of the measurement, until held-out and in-sample R² meet (`instrument.baseline`).
     A model that cannot be built anew, or does not run with fresh weights, is refused.
     """
@@ -122,7 +122,7 @@ def measure_untrained(
         raise InputError(f"--fresh: layer by layer this model cannot be measured ({error}): add --whole") from error
     except HowlinearError as error:
         raise InputError(f"--fresh: {error}") from error
-    # whatever a model's own code raises where its configuration alone does not make a model that runs
+    # whatever a model's own code raises if its configuration alone does not make a model that runs
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, ImportError) as error:
         raise InputError(
             f"--fresh does not apply: {type(model).__name__} cannot be had with fresh weights ({in_one_line(error)}); "

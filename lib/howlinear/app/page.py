@@ -1,4 +1,4 @@
-"""What a command found, as a page that loads nothing: figure, table, what to think of it, how it was measured."""
+"""Results of a command as a self-contained page: figure, table, notes, and how they were measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from howlinear.plots import ceilings, style
 
 @dataclass(frozen=True)
 class Section:
-    """What a page says of one thing that was measured: what to think of it, a table, and how it came about.
+    """Section of a page on one measurement: notes, a table, and the settings.
 
     A note is a sentence; the second column of the table is a share, which gets a bar.
     """
@@ -37,7 +37,7 @@ class Section:
 
 
 def render(*measurements: Measurement) -> str:
-    """The page of a measurement, or of several with one figure of all."""
+    """Render the page of a measurement, or of several with one figure for all."""
     first, *_ = profiles = [measurement.profile for measurement in measurements]
     return render_page(
         "page.html.jinja",
@@ -51,18 +51,18 @@ def render(*measurements: Measurement) -> str:
 
 
 def _section(measurement: Measurement) -> Section:
-    """What there is to say of a measurement."""
+    """Build the section on a measurement."""
     profile = measurement.profile
-    notes = [note for note in profile_notes(measurement) if note != profile.warning]  # which `thoughts` tells
+    notes = [note for note in profile_notes(measurement) if note != profile.warning]  # `thoughts` has it
     # R²_lin has its bar behind it, so the bar's own column is left out
     columns = [column for column in profile_columns(measurement) if column.heading]
     return Section(headline(measurement), [*thoughts(profile), *notes], columns, measurement.settings())
 
 
 def render_page(template: str, draw: Callable[[], Figure], *sections: Section, **more: Any) -> str:
-    """A page of HTML, with figure and style in it; whatever it is given is shown as text.
+    """Render an HTML page with embedded figure and style; all text is escaped.
 
-    The template, a file beside this one, is or extends `page.html.jinja`; `more` is what its own words depend on.
+    `template`, a file next to this one, is or extends `page.html.jinja`; `more` are the variables it needs itself.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell.strip("–") or 0))))
@@ -71,7 +71,7 @@ def render_page(template: str, draw: Callable[[], Figure], *sections: Section, *
 
 
 def thoughts(profile: Profile) -> list[str]:
-    """What to think of a measurement, a sentence each: its span, its costliest block, and what R²_lin does not tell."""
+    """Return sentences on a measurement: its span, its costliest block, and what R²_lin does not tell."""
     r2 = {block: found.r2 for block, found in profile.defined.items()}
     least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
     sentences = []
@@ -95,7 +95,7 @@ def thoughts(profile: Profile) -> list[str]:
 
 
 def _massive_rows_sentence(profile: Profile) -> str:
-    """Which blocks' R²_lin rests on massive rows."""
+    """Say which blocks' R²_lin rests on massive rows."""
     resting = profile.resting_on_massive_rows
     if resting:
         return f"Massive rows decide {numbered(resting)}: {profile.warning}."
@@ -105,7 +105,7 @@ def _massive_rows_sentence(profile: Profile) -> str:
 
 
 def _ranking_clause(profile: Profile) -> str:
-    """How R²_lin and the costs of swaps go together here, or how to find out."""
+    """Say how R²_lin and the costs of swaps are related here, or how to find out."""
     costs = {block: cost for block, cost in (profile.costs or {}).items() if block in profile.defined}
     if not profile.costs:
         return "; --swap measures the costs" if profile.perplexity is not None else ""
@@ -121,7 +121,7 @@ def _ranking_clause(profile: Profile) -> str:
 
 
 def _svg_of(draw: Callable[[], Figure]) -> str:
-    """A figure as an SVG element, its letters as outlines: the same whatever fonts there are."""
+    """Draw a figure as an SVG element with its text as outlines, independent of the fonts installed."""
     style.use()
     with mpl.rc_context({"svg.fonttype": "path"}):
         figure = draw()
@@ -130,5 +130,5 @@ def _svg_of(draw: Callable[[], Figure]) -> str:
             drawing, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.03, metadata={"Date": None}
         )
     plt.close(figure)
-    _, svg = drawing.getvalue().split("<svg", maxsplit=1)  # what comes before is for a file of its own
+    _, svg = drawing.getvalue().split("<svg", maxsplit=1)  # the prologue is for stand-alone files
     return f"<svg{svg}"

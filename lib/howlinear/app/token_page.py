@@ -1,4 +1,4 @@
-"""Which tokens the line misses, as one page of HTML: the text coloured by it, block by block. It loads nothing."""
+"""Self-contained HTML page of the tokens that the line misses: the text coloured by residual, block by block."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from howlinear.instrument.token_errors import TOP, missed_types, summarise_block
 from howlinear.models.ffn_sites import KINDS
 
 MOST = 8_192
-"""Tokens on a page: more of them than this nobody reads, and a browser is slow to colour them."""
+"""Most tokens on a page: nobody reads more, and a browser is slow to colour them."""
 
 LEVELS = ("below ½", "½ to 1", "1 to 2", "2 to 4", "4 to 8", "8 to 16", "16 and more")
 """Steps of the colour scale, in multiples of the mean token's residual."""
 
 
 def render_tokens(texts: Sequence[tuple[pd.DataFrame, Measurement]]) -> str:
-    """The page, on which a reader chooses the block and, of several texts, the text; what it is given is shown as text.
+    """Render the page, on which the reader chooses the block and, if there are several, the text.
 
-    Each text comes as what `token_errors` found, and the measurement of the profile whose maps these are; all are of
-    one model. Texts with other blocks than the first, and more tokens than a page holds, are refused.
+    Each text is given as the table of `token_errors` and the measurement whose maps it used; all are of one model.
+    Everything is escaped. Texts with other blocks than the first, and more tokens than a page holds, are refused.
     """
     first, measurement = texts[0]
     blocks = first["block"].unique().tolist()
@@ -50,7 +50,7 @@ def render_tokens(texts: Sequence[tuple[pd.DataFrame, Measurement]]) -> str:
 
 
 def _describe_text(errors: pd.DataFrame, measurement: Measurement) -> dict[str, Any]:
-    """What the page says of one text, block by block, and the text itself."""
+    """Collect what the page shows of one text: sentences and token types by block, and the text itself."""
     types = missed_types(errors)
     tokens = _readings(errors[errors["block"] == errors["block"].iloc[0]])
     return {
@@ -87,7 +87,7 @@ def check_page(tokens: int) -> None:
 
 
 def token_columns(errors: pd.DataFrame) -> list[Column]:
-    """What the terminal shows of each block."""
+    """Build the columns of the terminal's table, a row per block."""
     summary, types = summarise_blocks(errors), missed_types(errors)
     rows = list(summary.itertuples())
     missed = [", ".join(map(spelt, types.loc[types["block"] == row.block, "text"].head(4))) for row in rows]
@@ -102,7 +102,7 @@ def token_columns(errors: pd.DataFrame) -> list[Column]:
 
 
 def _sentences(row: dict) -> list[str]:
-    """Which tokens carry a block's residual, of its row of `summarise_blocks`."""
+    """Say which tokens carry a block's residual, given its row of `summarise_blocks`."""
     if not row["half"]:
         return [f"R²_lin is {row['r2']:.3f}: no residual beyond rounding, on these tokens the block is its affine map."]
     most = f"The {TOP} tokens that carry most have {percent(row['top'])} of the residual"
@@ -114,12 +114,12 @@ def _sentences(row: dict) -> list[str]:
 
 
 def _readings(tokens: pd.DataFrame) -> pd.DataFrame:
-    """The tokens with something to read in the place of every text: their ids where there is no tokenizer."""
+    """Replace missing texts of tokens by their ids, as without a tokenizer."""
     return tokens.assign(text=tokens["text"].where(tokens["text"].notna(), "⟨" + tokens["token"].astype(str) + "⟩ "))
 
 
 def _readable(text: str) -> Markup:
-    """A token's text with line breaks that can be seen."""
+    """Make the line breaks in a token's text visible."""
     return escape(text.replace("\r\n", "\n")).replace("\n", Markup("<i>↵</i>\n"))
 
 
