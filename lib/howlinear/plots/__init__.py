@@ -1,4 +1,4 @@
-"""Figures: one style, and one module a notebook; tidy tables in, figures out."""
+"""Figures in one style, one module per notebook; tidy tables in, figures out."""
 
 from howlinear.plots.ceilings import profile
 

@@ -1,4 +1,4 @@
-"""Notebook 03's figures: what products gain, with what rank, what passes a gate, and what the paper lays beside."""
+"""Figures of notebook 03: the gain of products, its rank, the gate, and the paper's recipe and controls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from howlinear.plots import style
 _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
 _CHANGES = ("selection", "rows", "optimiser")  # from the paper's recipe to our probe
-_NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of a block, where its line ends
+_NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of a block's number at the end of its line
 
 
 # --- Figure 3 of the paper: what products gain
@@ -22,7 +22,7 @@ _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of
 def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 3: gain against what the line leaves, a point per block; and the share recovered over depth.
 
-    Bars of the second panel take what is left as given.
+    Error bars of the second panel treat what the line leaves as known.
     """
     figure, (cloud, depth) = style.row_of_panels(["gain", "of what is left"], 2.5)
     left = 1 - blocks["r2"]
@@ -48,12 +48,12 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
         bars = style.error_bars(of_model, "gain") / left_in_blocks.to_numpy()
         depth.errorbar(of_model["block"] + shift, of_model["recovered"], bars, **look)
 
-    # on this line a branch would win back all that the line leaves
+    # on this diagonal a branch would recover all that the line leaves
     edge = 1.08 * most_left
     cloud.plot([0, edge], [0, edge], color=style.GREY, linewidth=0.8, linestyle="--", label="all of it")
     cloud.set_xlim(0, edge)
     cloud.set_ylim(min(-0.01, 1.1 * low.min()), max(1.2 * highest, 0.02))
-    if highest > edge:  # a bar beyond all that could be won back says too little to set the scale: it leaves the panel
+    if highest > edge:  # a bar longer than anything recoverable does not set the scale: it leaves the panel
         _scale_by_points(cloud, gained)
         _scale_by_points(depth, recovered)
     else:
@@ -68,13 +68,13 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
 
 
 def _scale_by_points(ax: Axes, values: pd.Series) -> None:
-    """A scale that shows every point, whatever its bar."""
+    """Set a scale that shows every point, whatever its error bar."""
     reach = max(2 * values.abs().max(), 0.02)
     ax.set_ylim(-reach, reach)
 
 
 def _scale_by_narrow_bars(ax: Axes, shares: pd.Series, low: pd.Series, high: pd.Series) -> None:
-    """A scale that shows every share, and every bar but those that are wider than the whole."""
+    """Set a scale that shows every share, and every error bar that is no wider than 1."""
     narrow = high - low <= 1
     if narrow.all():
         return
@@ -87,13 +87,13 @@ def _scale_by_narrow_bars(ax: Axes, shares: pd.Series, low: pd.Series, high: pd.
 
 
 def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_rank: int = 16) -> Figure:
-    """Share recovered against rank; and what the probe recovers of known teachers, beside the real residuals."""
+    """Plot the share recovered against rank; and what the probe recovers of known teachers and of real residuals."""
     figure, (growth, sight) = style.row_of_panels(["rank", f"power at rank {probe_rank}"], 2.5)
     teachers = [column for column in power.columns if column not in ("model", "block")]
     shifts = style.side_by_side(ranks["model"], -0.18)  # rows are counted downwards, and models as well
     for model, shift in shifts.items():
         look = style.look(model)
-        # a thin line a block, and their median
+        # a thin line per block, and their median
         by_block = ranks[ranks["model"] == model].pivot_table(index="rank", columns="block", values="recovered")
         growth.plot(by_block.index, by_block, color=look["color"], linewidth=0.5, alpha=0.6)
         growth.plot(by_block.index, by_block.median(axis=1), **look)
@@ -143,11 +143,11 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     return figure
 
 
-# --- The paper's recipe beside our probe
+# --- The paper's recipe and our probe
 
 
 def recipe(recipes: pd.DataFrame) -> Figure:
-    """The paper's recipe beside our probe, over depth; and what each change from one to the other is worth.
+    """Plot the gain by the paper's recipe and by our probe over depth; and what each change between them is worth.
 
     In the second panel a point is a block, a bar the mean over a model's blocks.
     """
@@ -180,13 +180,13 @@ def recipe(recipes: pd.DataFrame) -> Figure:
 def layers(
     blocks: pd.DataFrame, controls: pd.DataFrame, layers: pd.DataFrame, published: pd.DataFrame | None = None
 ) -> Figure:
-    """R² of what may stand in a block's place; and what it costs to put the line there, alone and with products.
+    """Plot R² of possible replacements of a block; and the cost of the line in its place, alone and with products.
 
-    In the first panel the number of each block stands at the right end of its line; in the second, filled points are
-    the line, open ones the line with products.
+    In the first panel each block's number is at the right end of its line; in the second, filled points are the line,
+    open ones the line with products.
     """
     figure, (depth, cost) = style.row_of_panels(["what depth is worth", "what products are worth"], 2.7)
-    # R² of the line, of the line with products, and of each control, a row a block that has controls
+    # R² of the line, of the line with products, and of each control, a row per block that has controls
     keys = ["model", "block"]
     of_controls = controls.pivot_table(index=keys, columns="control", values="r2", sort=False)
     of_controls.columns = [control.replace("2x", " 2×") for control in of_controls.columns]
@@ -198,14 +198,14 @@ def layers(
         hidden = {"linestyle": "", "label": "_"}
         style.draw_published(cost, published, "block", "dppl_linear", **hidden)
         style.draw_published(cost, published, "block", "dppl_poly", **hidden, markerfacecolor="white")
-    # in a deep model points stand as many times as far apart, to be told apart as in one of twelve blocks
+    # deep models get a wider step, so that their points look as far apart as those of a model of twelve blocks
     deepest = layers["block"].max() if len(layers) else 0
     step = _SHIFT * (deepest / 12 if deepest > style.DEEP else 1.0)
     shifts = style.side_by_side(layers["model"], 2 * step)
     for model, shift in shifts.items():
         look = style.look(model)
         thin_line = look | {"linewidth": 0.7}
-        column = 5 + 9 * list(shifts).index(model)  # a model's numbers stand below one another, in points from the end
+        column = 5 + 9 * list(shifts).index(model)  # in points from the end: a column of numbers per model
         for block, r2 in fits.loc[model].iterrows():
             depth.plot(range(len(names)), r2, **thin_line)
             depth.annotate(str(block), (len(names) - 1, r2.iloc[-1]), (column, 0), **_NUMBER, color=look["color"])
@@ -235,7 +235,7 @@ def layers(
 
 
 def _draw_costs(ax: Axes, layers: pd.DataFrame, look: dict[str, str], shift: float, step: float) -> None:
-    """One model's costs of a swap with their bars, the line and the line with products `step` blocks apart."""
+    """Draw one model's swap costs with their error bars, the line and the line with products `step` blocks apart."""
     faces = {"dppl": look["color"], "dppl_poly": "white"}
     labels = {"dppl": look["label"], "dppl_poly": "_"}  # a model is named once
     aside = {"dppl": -step / 2, "dppl_poly": step / 2}

@@ -1,6 +1,6 @@
 """The pictures of notebook 00: rows as a cloud with its line, a parabola read from two sides, a toy neuron.
 
-`slider` is the toy neuron to play with: one piece of HTML with its own script, which asks no server and no network.
+`slider` is an interactive toy neuron: one piece of HTML with its own script, which needs no server and no network.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 from howlinear.plots import style
 
 POINTS_COLOUR = style.look("gpt2")["color"]
-LOOKS = {"left": (style.GREY, "--"), "right": (style.ACCENT, "-")}  # of the two readers of the parabola
+LOOKS = {"left": (style.GREY, "--"), "right": (style.ACCENT, "-")}  # of the two texts' lines through the parabola
 
 
 def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
-    """Rows of blocks, seen from one neuron of each, with the fitted line; and one of these neurons by itself.
+    """Plot rows of blocks, seen from one neuron of each, with the fitted line; and one of these neurons by itself.
 
-    A panel a cloud; black points are the mean of a slice of the rows.
+    There is a panel per cloud; black points are means of slices of the rows.
     """
     figure, panels = style.panel_grid(list(clouds), 2.0, most=None)
     for name, axis in panels.items():
@@ -46,7 +46,7 @@ def draw_cloud(axis: Axes, points: pd.DataFrame, colour: str = POINTS_COLOUR, li
 
 
 def parabola(rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, float]]) -> Figure:
-    """The parabola y = x², the rows that two texts visit of it, and the line that each of them gives."""
+    """Plot the parabola y = x², the rows of two texts on it, and the line fitted to each text."""
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.6))
     ends = 1.1 * max(points["x"].abs().max() for points in rows.values())
     x = np.linspace(-ends, ends, 200)
@@ -63,7 +63,7 @@ def parabola(rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, 
 
 
 def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
-    """Toy neurons side by side, each with the best line through its points and what that leaves, on axes of its own."""
+    """Plot toy neurons side by side, each on its own axes with the best line through its points and the residuals."""
     figure, panels = style.panel_grid(list(toys), 1.6, "output $y$", most=None)
     for name, axis in panels.items():
         points = toys[name]
@@ -75,10 +75,10 @@ def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def slider(quantiles: Float[np.ndarray, " n"]) -> str:
-    """A toy neuron with three sliders and its R², as HTML for a notebook's output and for the book.
+    """Return a toy neuron with three sliders and its R², as HTML for a notebook's output and for the book.
 
-    It draws and computes by itself, in the browser; with scripts off it says where the same is drawn. Sliders move by
-    the arrow keys, and what they make of R² is announced in words.
+    It computes and draws in the browser; with scripts off it says where the same is drawn. The arrow keys move the
+    sliders, and the resulting R² is announced in words.
     """
     html = SLIDER.replace("%QUANTILES%", json.dumps([round(float(point), 5) for point in quantiles]))
     colours = {"POINTS": POINTS_COLOUR, "LINE": style.ACCENT, "LEFT": style.GREY}

@@ -19,15 +19,15 @@ INPUTS = {
 }
 """Column of the table → title of its panel, label of its axis."""
 
-FAINT = 0.4  # of the inputs at position 0, which normalisation all but fixes: the panel is about the outputs
+FAINT = 0.4  # opacity of the inputs at position 0, whose norm normalisation all but fixes: outputs are the point
 
 STREAM = -0.05  # where across the diagram the residual stream runs
 
-FAR = 20  # outputs at position 0 beyond so many times the others' norm are drawn on a logarithmic axis
+FAR = 20  # if outputs at position 0 exceed this many times the others' norm, the axis is logarithmic
 
 
 def inputs(table: pd.DataFrame) -> Figure:
-    """What the inputs of the blocks look like, over depth: four panels, a line a model."""
+    """Plot properties of the blocks' inputs over depth: four panels, a line per model."""
     figure, grid = plt.subplots(2, 2, figsize=(style.PAGE, 4.0), sharex=True)
     axes = dict(zip(INPUTS, grid.flat, strict=True))
     for column, axis in axes.items():
@@ -58,7 +58,7 @@ def diagram() -> Figure:
     axis.set(xlim=(-0.25, 10.1), ylim=(0.0, 5.4))
     axis.axis("off")
 
-    # Left: one block of the model from bottom to top, beside the residual stream to which it adds
+    # Left: one block of the model from bottom to top, next to the residual stream to which it adds
     _box(axis, 0.91, 0.4, "text, token rows", width=2.08)
     _box(axis, 1.2, 1.5, "attention", face="#f0f0f0")
     _box(axis, 1.2, 2.6, "norm", face="#f0f0f0")
@@ -100,7 +100,7 @@ def diagram() -> Figure:
 def _box(
     axis: Axes, x: float, y: float, text: str, face: str = "white", width: float = 1.5, height: float = 0.5
 ) -> None:
-    """A box with a text, about its centre."""
+    """Draw a box with a text, centred at (x, y)."""
     corner = (x - width / 2, y - height / 2)
     patch = FancyBboxPatch(
         corner, width, height, boxstyle="round,pad=0.06", facecolor=face, edgecolor="0.45", linewidth=0.7
@@ -110,5 +110,5 @@ def _box(
 
 
 def _arrow(axis: Axes, start: tuple[float, float], stop: tuple[float, float], color: str = "0.2", **kwargs) -> None:
-    """An arrow from one point to another; more as of matplotlib's `FancyArrowPatch`."""
+    """Draw an arrow from one point to another; other arguments are for matplotlib's `FancyArrowPatch`."""
     axis.add_patch(FancyArrowPatch(start, stop, arrowstyle="-|>", mutation_scale=8, linewidth=1, color=color, **kwargs))

@@ -18,25 +18,25 @@ from howlinear.errors import InputError
 from howlinear.plots import style
 from howlinear.plots.by_hand import draw_cloud
 
-_ONE = 0.01  # of R², about the width of a line: two curves that are nowhere further apart are drawn as one
-_FEW_BLOCKS = 6  # so many have room for a tick each
+_ONE = 0.01  # R², about the width of a line: two curves that are nowhere further apart are drawn as one
+_FEW_BLOCKS = 6  # up to this many, each gets a tick
 _NAMELESS = {"color": "0.2", "marker": "o"}
-_APART = 0.06  # of the height of a panel: labels of ticks that are nearer would touch
+_APART = 0.06  # share of a panel's height: labels of ticks closer than this would touch
 
 
 def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
-    """R²_lin over depth, with its interval: a line a model; below it what swaps cost, where the table has that.
+    """Plot R²_lin over depth with its interval, a line per model; and swap costs below it, if the table has them.
 
     Args:
-        frame: a table as `Profile.to_frame` makes it, a `Profile`, or a list of profiles, a line each.
-        ax: where to draw R²_lin alone; a figure of its own by default.
-        published: the paper's numbers, to stand behind.
+        frame: a table as `Profile.to_frame` makes it, a `Profile`, or a list of profiles, one line each.
+        ax: axes to draw R²_lin alone on; a new figure by default.
+        published: the paper's numbers, drawn behind.
 
     Returns:
         The figure.
 
     Raises:
-        InputError: neither tables nor profiles.
+        InputError: `frame` is neither a table with `block` and `r2` nor profiles.
     """
     frame = _table_of(frame)
     if ax is None and "dppl" in frame.columns:
@@ -73,10 +73,10 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
     style.draw_published(bottom, published, "block", "dppl_linear")
     handles, labels = _entries(top)
     if labels:
-        top.get_legend().remove()  # one for both panels stands above them
+        top.get_legend().remove()  # one legend above serves both panels
     top.set_xlabel("")
     swapped = frame.dropna(subset="dppl")
-    looks = style.looks(frame["model"])  # as above, where encoders may be among them
+    looks = style.looks(frame["model"])  # as in the upper panel, which may have encoders too
     for model, shift in style.side_by_side(swapped["model"], 0.14).items():
         cost = swapped[swapped["model"] == model]
         look = looks[model] if model else _NAMELESS
@@ -94,9 +94,9 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
 
 
 def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
-    """R²_lin over depth, a panel a model, beside what the paper gives for one of its own; open without massive rows.
+    """Plot R²_lin over depth, a panel per model, next to that of the paper's models; open points omit massive rows.
 
-    The highest and the lowest block of each panel have their number written beside.
+    The highest and the lowest block of each panel are labelled with their R²_lin.
     """
     panels = [*_by_model(paper.rename(columns={"r2_lin": "r2"})), *_by_model(frame)]
     widths = {"width_ratios": [len(blocks) + 4 for _, blocks in panels]}
@@ -123,9 +123,9 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
 
 
 def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
-    """Rows of blocks: what the block puts out against what its fitted map says, and the line where both are equal.
+    """Plot rows of blocks: the block's output against its fitted map's prediction, and the line where both are equal.
 
-    A panel a block, each on axes of its own.
+    There is a panel per block, each with its own axes.
     """
     figure, panels = style.panel_grid(list(blocks), 2.1, "what the block puts out", most=None)
     figure.suptitle(model, fontsize=8)
@@ -161,7 +161,7 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
 
 
 def _table_of(given: Any) -> pd.DataFrame:
-    """One table of a table, a profile or several; a profile's `model` is what tells it from the others."""
+    """Make one table of a table, a profile or several; `model` becomes a label that differs between profiles."""
     if isinstance(given, pd.DataFrame):
         missing = [name for name in ("block", "r2") if name not in given.columns]
         if missing:
@@ -171,7 +171,7 @@ def _table_of(given: Any) -> pd.DataFrame:
     if not profiles or not all(hasattr(each, "to_frame") for each in profiles):
         raise InputError(f"profile takes a profile, a list of them or a table, and not a {type(given).__name__}")
     frames = [each.to_frame() for each in profiles]
-    # a line's name says text and site where profiles differ in these, and the rest is numbered
+    # a label has text and site if profiles differ in these, and a number if labels still coincide
     differing = [name for name in ("corpus", "site") if len({frame[name].iloc[0] for frame in frames}) > 1]
     labels: list[str] = []
     for frame in frames:
@@ -184,7 +184,7 @@ def _table_of(given: Any) -> pd.DataFrame:
 
 
 def _of_site(frame: pd.DataFrame) -> str:
-    """What R²_lin is of, for an axis; nothing of feed-forward blocks, or where lines are of several sites."""
+    """Name the site on an axis; nothing for feed-forward blocks, or if lines are of several sites."""
     sites = list(frame["site"].unique()) if "site" in frame.columns else []
     if sites == ["attention"]:
         return " of attention"
@@ -192,7 +192,7 @@ def _of_site(frame: pd.DataFrame) -> str:
 
 
 def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None:
-    """The blocks that a few massive rows move, without these: open points, each tied to its own."""
+    """Draw blocks that a few massive rows move, without these rows: open points, each tied to its filled one."""
     moved = blocks[(blocks["massive_rows"] > 0) & ((blocks["r2"] - blocks["r2_ordinary"]).abs() >= 0.02)]
     ax.vlines(moved["block"], moved["r2_ordinary"], moved["r2"], color=look["color"], linewidth=0.7, linestyle=":")
     open_points = {"color": look["color"], "marker": look["marker"], "markerfacecolor": "white", "linestyle": "none"}
@@ -200,7 +200,7 @@ def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None
 
 
 def _draw_untrained(ax: Axes, blocks: pd.DataFrame, color: str) -> None:
-    """One model before training, dotted: held out, in sample and shaded between; held out alone if they coincide."""
+    """Draw an untrained model, dotted: held out, in sample and shaded between; held out alone if they coincide."""
     low, high = blocks["r2_untrained"], blocks["r2_untrained_in_sample"]
     ends = [low]
     if _width(blocks) >= _ONE:
@@ -211,7 +211,7 @@ def _draw_untrained(ax: Axes, blocks: pd.DataFrame, color: str) -> None:
 
 
 def _explain_untrained(ax: Axes, frame: pd.DataFrame) -> None:
-    """Entries of the legend for what `_draw_untrained` drew of these models, in grey."""
+    """Add grey legend entries for what `_draw_untrained` drew."""
     widths = [_width(blocks) for _, blocks in _by_model(frame)]
     if any(width >= _ONE for width in widths):
         label = "untrained, in sample above"
@@ -221,19 +221,19 @@ def _explain_untrained(ax: Axes, frame: pd.DataFrame) -> None:
 
 
 def _width(blocks: pd.DataFrame) -> float:
-    """How far one model's profiles before training, in sample and held out, come apart; NaN where there are none."""
+    """Return the largest gap between an untrained model's in-sample and held-out R²; NaN if there are none."""
     return float((blocks["r2_untrained_in_sample"] - blocks["r2_untrained"]).abs().max())
 
 
 def _entries(ax: Axes) -> tuple[list[Any], list[str]]:
-    """What a legend of `profile` shows, models first."""
+    """Return the legend entries of `profile`, models first."""
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda place: labels[place].startswith("untrained"))
     return [handles[place] for place in order], [labels[place] for place in order]
 
 
 def _label_costs(ax: Axes) -> None:
-    """Ticks of costs at 0, powers of ten and three times these, in plain numbers, as many as do not touch."""
+    """Set ticks of costs at 0, powers of ten and three times these, in plain numbers, without labels that touch."""
     powers = 10.0 ** np.arange(10)
     low, high = ax.get_ylim()
     wanted = [tick for tick in (0.0, *powers, *-powers, *3 * powers, *-3 * powers, 0.3) if low <= tick <= high]
@@ -247,14 +247,14 @@ def _label_costs(ax: Axes) -> None:
 
 
 def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Each model's rows, models in the order of the table; without the column `model` all rows under no name."""
+    """Split a table by model, in its order; without a column `model`, all rows go under an empty name."""
     if "model" not in frame.columns:
         return [("", frame)]
     return list(frame.groupby("model", sort=False))
 
 
 def _floor(frame: pd.DataFrame) -> float:
-    """The lower end of an axis of R²: just below 0 or trained blocks; a wide bracket of fresh ones is cut off."""
+    """Return the lower end of an R² axis: just below 0 or the trained blocks; untrained ones may be cut off."""
     columns = [column for column in ("r2", "r2_low", "r2_ordinary") if column in frame.columns]
     lowest = frame[columns].astype(float).min(axis=None)
     return float(min(-0.02, lowest - 0.02))

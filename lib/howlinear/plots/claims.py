@@ -1,4 +1,4 @@
-"""The figure of notebook 13: the board of claims, a strip each."""
+"""Figure of notebook 13: the board of claims, one strip each."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from matplotlib.lines import Line2D
 from howlinear.plots import style
 
 COLOURS = {"holds here": "#0b72b5", "does not hold here": "#d55e00", "mixed": "#8a7a00", "no power here": "#a5a5a5"}
-"""Verdict → colour of its mark; which side of the threshold it lies on says the same."""
+"""Verdict → colour of its mark; the side of the threshold says the same."""
 
 RING = {"marker": "o", "markersize": 4.5, "markerfacecolor": "none", "color": style.GREY, "linestyle": "none"}
-"""How the paper's own numbers look."""
+"""Look of the paper's own numbers."""
 
 HEIGHT = 0.24
-"""Inches a strip."""
+"""Inches per strip."""
 
 
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
-    """A strip a claim, its threshold in the middle and the side where it holds at the right.
+    """Plot a strip per claim, its threshold in the middle and the side where it holds on the right.
 
-    Every strip is scaled to what is furthest out on it.
+    Every strip is scaled to its furthest point.
     """
     claims = verdicts.drop_duplicates("claim").reset_index(drop=True)
     figure, axis = plt.subplots(figsize=(style.PAGE, HEIGHT * len(claims) + 0.7))
@@ -66,7 +66,7 @@ def _strip(axis: Axes, y: int, ours: pd.DataFrame, theirs: pd.DataFrame, furthes
 
 
 def _keys(shown: pd.DataFrame) -> list[Line2D]:
-    """What the marks mean: the models' by their shape; rings, open and pale ones."""
+    """Explain the marks in a legend: the models' shapes; rings, open and pale marks."""
     names = {"together": "a pair, or twins"}
     dark = {"color": "0.2", "linestyle": "none", "markersize": 4}
     keys = [

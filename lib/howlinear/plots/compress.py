@@ -1,4 +1,4 @@
-"""Figures of notebook 14, what a smaller model costs, and of `howlinear compress`, what each of its blocks keeps."""
+"""Figures of notebook 14 (what smaller models cost) and of `howlinear compress` (what each block keeps)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COLOURS = ("0.1", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _DASHES = ("-", "--", "-.", ":")
 _TICKS = (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
-_APART = 0.058  # of the height of a panel, between the names of two lines
+_APART = 0.058  # share of a panel's height between the names of two lines
 
 
 def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Figure:
-    """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
+    """Plot perplexity over the whole model's against parameters kept: lower and further right is better.
 
-    A panel a model, ratios on a logarithmic scale; a sentence if no smaller model was made.
+    There is a panel per model, with ratios on a logarithmic scale; or a sentence if no smaller model was made.
     """
     table = table.dropna(subset=["ratio"])
     if table.empty:
@@ -46,7 +46,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
             look = {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
             look |= {"linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.8 if i == 0 else 1.0}
             bars = style.error_bars(rows, "ratio")
-            bars[:, rows["ratio"] > worst] = np.nan  # of a point that is not seen a bar would say nothing
+            bars[:, rows["ratio"] > worst] = np.nan  # no bars for points beyond the panel
             axis.errorbar(100 * rows["kept"], rows["ratio"], bars, **look, **_BARS, zorder=3 if i == 0 else 2)
             ends[method] = (rows["ratio"].iloc[-1], look)
         axis.yaxis.set_major_locator(FixedLocator(_TICKS))
@@ -54,7 +54,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
         axis.yaxis.set_minor_formatter(NullFormatter())
         _name_ends(axis, ends)
     first = panels[models[0]]
-    first.invert_xaxis()  # of all panels: they share it
+    first.invert_xaxis()  # for all panels, which share the axis
     first.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for lowest in list(panels.values())[-style.abreast(len(models), most=2) :]:
         lowest.set_xlabel("parameters kept, %")
@@ -64,7 +64,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
 
 
 def kept(table: pd.DataFrame) -> Figure:
-    """What each block keeps of its parameters: a bar a block."""
+    """Plot the share of its parameters that each block keeps, a bar per block."""
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.3))
     axis.bar(table["block"], 100 * table["kept"], color="0.35")
     axis.axhline(100, color=style.GREY, lw=0.6)
@@ -74,7 +74,7 @@ def kept(table: pd.DataFrame) -> Figure:
 
 
 def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
-    """Name each line at the right of a panel, as near the height of its end as names do not overlap."""
+    """Name each line to the right of a panel, as close to its end as possible without overlap."""
     low, high = np.log(axis.get_ylim())
     names = sorted(ends, key=lambda method: ends[method][0])
     wanted = np.clip([(np.log(ends[method][0]) - low) / (high - low) for method in names], 0, 1)
@@ -89,12 +89,12 @@ def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
 
 
 def spread_labels(wanted: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
-    """The places nearest to those wanted (ascending) that lie a gap apart, moved down where they would end above 1.
+    """Return the places nearest to `wanted` (ascending) that lie a gap apart, moved down if they would end above 1.
 
     Places p with p_{i+1} ≥ p_i + gap and least Σ (p − wanted)²: p − i · gap is the isotonic regression of
     wanted − i · gap.
     """
     steps = gap * np.arange(len(wanted))
     places = isotonic_regression(np.asarray(wanted, dtype=float) - steps).x + steps
-    ceiling = 1 - steps[::-1]  # the highest that each can be, if all above it lie a gap apart
+    ceiling = 1 - steps[::-1]  # the upper limit of each, if all above it lie a gap apart
     return np.minimum(places, ceiling)

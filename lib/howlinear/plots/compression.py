@@ -1,6 +1,6 @@
-"""Figures of notebook 06: signals beside costs, thin maps, several blocks at once, healing.
+"""Figures of notebook 06: signals against costs, low-rank maps, several blocks at once, healing.
 
-Each says in one sentence what is missing where its table is empty.
+If its table is empty, a figure says in one sentence what is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator
 
 from howlinear.plots import style
 
-_WAYS = (  # the first is black, since it is what the others are compared with
+_WAYS = (  # the first is black, since the others are compared with it
     {"color": "0.1", "marker": "o", "ls": "-"},
     {"color": style.ACCENT, "marker": "s", "ls": "--"},
     {"color": style.GREY, "marker": "^", "ls": ":"},
@@ -26,7 +26,7 @@ _NO_LOSS = "No model of this run predicts a next token, so no swap of a block ha
 
 
 def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: float) -> Figure:
-    """Signals of blocks, and what their swaps cost, both logarithmic: a panel per signal, a point per block."""
+    """Plot what swaps of blocks cost against their signals, both logarithmic: a panel per signal, a point per block."""
     if points.empty or not signals:
         return style.sentence_figure(_NO_LOSS)
     figure, axes = style.row_of_panels([signal["title"] for signal in signals], 2.7, sharey=True)
@@ -39,7 +39,7 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
         if signal.get("exact"):
             axis.plot([least, most], [least, most], color=style.GREY, lw=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel=signal["label"])
-        # powers of ten across; between them 2 and 5 as well where the numbers reach over less than two decades
+        # ticks at powers of ten, and also at 2 and 5 times these if the axis spans less than two decades
         lowest, highest = axis.get_xlim()
         if highest / lowest < 100:
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -51,7 +51,7 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
 
 
 def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame) -> Figure:
-    """How thin the map of a block may be: held-out R² above, what the swap costs below, a column per place.
+    """Plot how far a block's map may be reduced: held-out R² above, cost of the swap below, a column per place.
 
     Shares and costs are logarithmic.
     """
@@ -87,7 +87,7 @@ PLACES = ("first block", "middle block", "last block")
 
 
 def _places(table: pd.DataFrame) -> pd.Series:
-    """Where each row's block stands among those of its model."""
+    """Return the place of each row's block among those of its model."""
     of_model = table.groupby("model")["block"]
     first = table["block"] == of_model.transform("min")
     last = table["block"] == of_model.transform("max")
@@ -95,7 +95,7 @@ def _places(table: pd.DataFrame) -> pd.Series:
 
 
 def frontier(table: pd.DataFrame) -> Figure:
-    """What several blocks cost that go at once, logarithmic: a panel per model, a line per way to pick them."""
+    """Plot the cost of replacing several blocks at once, logarithmic: a panel per model, a line per way to pick."""
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
     looks = {way: look | {"label": way} for way, look in zip(table["way"].unique(), cycle(_WAYS))}
@@ -106,13 +106,13 @@ def frontier(table: pd.DataFrame) -> Figure:
             rows = table[(table["model"] == model) & (table["way"] == way)]
             style.draw_intervals(axis, 100 * rows["share"], rows, "delta", **look, capsize=1.5)
         axis.set(yscale="log", xlabel="FFN parameters left, %")
-    axis.set_ylim(_lowest(table["delta"]), None)  # of all panels: they share it
+    axis.set_ylim(_lowest(table["delta"]), None)  # for all panels, which share the axis
     style.legend(axis, ncols=4)
     return figure
 
 
 def healing(table: pd.DataFrame) -> Figure:
-    """What a little training of one layer does to perplexity, a row a layer, a point a model."""
+    """Plot what a little training of one layer does to perplexity, a row per layer, a point per model."""
     if table.empty:
         return style.sentence_figure("No block of this run was healed.")
     layers = list(table["layer"].drop_duplicates())
@@ -129,5 +129,5 @@ def healing(table: pd.DataFrame) -> Figure:
 
 
 def _lowest(costs: pd.Series) -> float:
-    """Where a logarithmic axis of costs begins: a little below the smallest; what is not above 0 falls off."""
+    """Return where a logarithmic axis of costs begins: a little below the smallest; costs up to 0 are not shown."""
     return float(np.abs(costs[costs != 0]).min() / 3)

@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 
 from howlinear.plots import style
 
-_LOWEST = -0.5  # of R² in a panel, unless all lie above
-_SHALLOW = 4  # blocks that each have a label
+_LOWEST = -0.5  # lower end of R² in a panel, unless all values lie above
+_SHALLOW = 4  # up to this many blocks, each has a label
 _R2 = "$R^2_{\\mathrm{lin}}$, held out"
 _DISORDER = {"permuted": ("x", "-"), "redrawn": ("+", "--"), "fresh": ("", ":")}  # marker, line
 
 
 def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
-    """Trained profiles beside those of random models and of weights in disorder, a panel a model."""
+    """Plot trained profiles with those of random models and of scrambled weights, a panel per model."""
     models = list(controls.model.unique())
     figure, panels = style.panel_grid(models, 2.1, _R2, most=None, sharey=True)
     for model, axis in panels.items():
@@ -33,17 +33,17 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
         style.draw_intervals(axis, own.block, own, "r2", capsize=1.5, **look)
         style.mark_blocks(axis, own.block, _SHALLOW)
     first = panels[models[0]]
-    if first.get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves all panels, which share it
+    if first.get_ylim()[0] < _LOWEST:  # for want of rows, not due to blocks: cut the band off in all panels
         first.set_ylim(_LOWEST, 1.05)
     style.legend(first)
     return figure
 
 
 def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFrame, effects: pd.DataFrame) -> Figure:
-    """Blocks fed with other models' rows, a panel an owner of weights; last, what tells all combinations apart.
+    """Plot blocks fed with other models' rows, a panel per owner of weights; last, what tells combinations apart.
 
-    All owners' panels have one scale of R²; an owner's own rows are the heavy line. Beside these lie normal rows, with
-    what the closed form says of them, and the owner's rows turned.
+    All owners' panels share one scale of R²; an owner's own rows are the heavy line. Also drawn are normal rows, with
+    their closed form, and the owner's rows turned.
     """
     if pairs.empty:
         own = controls[controls["control"] == "own"]
@@ -90,7 +90,7 @@ def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
     """Profiles of models that differ in one thing only, and what moves them, on each text and by the shape alone."""
     titles = [f"twins, measured on {main}", "what moves the profile"]
     figure, (left, right) = style.row_of_panels(titles, 2.8, width_ratios=[1.2, 1])
-    # a line a twin: colour for the family, full or dotted for the text; seeds look alike
+    # a line per twin: colour for the family, full or dotted for the text; seeds look alike
     profiles = profiles[profiles.measured_on == main]
     first_seed = profiles.seed.min()
     for (family, text, seed), curve in profiles.groupby(["family", "text", "seed"], sort=False):

@@ -19,11 +19,11 @@ LINES = ("-", "--", ":", "-.", "-")
 PUBLISHED = {"wikitext": "r2_lin", "moby_dick": "r2_lin_moby_dick", "puzzles": "r2_lin_math_puzzles"}
 """The paper's corpora → the columns of `files.published` with their profiles."""
 ROOM = 20  # letters that fit side by side below a matrix
-SIDE_BY_SIDE = 0.15  # blocks between two corpora's points, which would lie on each other otherwise
+SIDE_BY_SIDE = 0.15  # blocks between two corpora's points, which would overlap otherwise
 
 
 def look(place: int) -> dict[str, str]:
-    """Colour, marker and line style of a corpus by its place among the corpora; pass to `errorbar`."""
+    """Return colour, marker and line style of a corpus by its place among the corpora, for `errorbar`."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "marker": MARKERS[place % len(MARKERS)],
@@ -34,7 +34,7 @@ def look(place: int) -> dict[str, str]:
 def flanks(
     rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, float]], r2: Mapping[tuple[str, str], float]
 ) -> Figure:
-    """A curve that two texts visit in two places: a panel per text, with its own line and the other text's."""
+    """Plot a curve that two texts visit in two places: a panel per text, with its own line and the other text's."""
     figure, axes = plt.subplots(1, len(rows), figsize=(style.COLUMN, 2.3))
     for axis, (scored, points) in zip(axes, rows.items(), strict=True):
         axis.plot(points["x"], points["y"], "o", color="black", alpha=0.3, markersize=2.5, markeredgewidth=0)
@@ -66,7 +66,7 @@ def profiles(curves: pd.DataFrame, published: pd.DataFrame | None = None) -> Fig
                 thin = style.published(shape["marker"], f"{corpus}, the paper")
                 ax.plot(papers["block"], papers[PUBLISHED[corpus]], **thin, linestyle=shape["linestyle"])
     first = panels[models[0]]
-    first.set_ylim(min(0, curves["r2"].min() - 0.05), 1.02)  # of all panels: they share it
+    first.set_ylim(min(0, curves["r2"].min() - 0.05), 1.02)  # for all panels, which share the axis
     style.legend(first, ncols=4, handlelength=3)
     return figure
 
@@ -82,7 +82,7 @@ def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
     style.panels(axes[0], models)
     for above, below, model in zip(axes[0], axes[1], models, strict=True):
         of_model = drops[drops["model"] == model]
-        # R² of the column's own maps, less what the row's lose there
+        # R² of the column's own maps, minus the drop of the row's maps there
         own = curves[curves["model"] == model].groupby("corpus", sort=False)["r2"].mean()
         lost = of_model.pivot_table(index="fitted", columns="scored", values="drop")
         image = _matrix(above, own - lost.reindex(index=own.index, columns=own.index).fillna(0.0))
@@ -101,14 +101,14 @@ def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
 
 
 def _curve(ax: Axes, table: pd.DataFrame, name: str, place: int, label: str) -> None:
-    """A column of the table over the blocks, with its intervals; `place` sets its look and moves it aside."""
+    """Draw a column of the table over the blocks, with its intervals; `place` sets its look and its shift."""
     blocks = table["block"] + SIDE_BY_SIDE * (place - 1)
     style.draw_intervals(ax, blocks, table, name, label=label, capsize=1.5, **look(place))
     style.number_blocks(ax)
 
 
 def _matrix(ax: Axes, means: pd.DataFrame) -> AxesImage:
-    """Means with the corpora fitted on down and those scored on across."""
+    """Draw a matrix of means: a row per corpus fitted on, a column per corpus scored on."""
     image = ax.imshow(means, vmin=0, vmax=1, cmap="cividis")
     for (row, column), mean in np.ndenumerate(means):
         ax.text(column, row, f"{mean:.2f}", ha="center", va="center", color="black" if mean > 0.5 else "white")

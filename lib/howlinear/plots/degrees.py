@@ -17,7 +17,7 @@ _KERNELS = {  # marker and line, colour
 
 
 def spectrum(table: pd.DataFrame) -> Figure:
-    """The degree spectrum over depth, a panel a model, with Hermite's prediction dashed."""
+    """Plot the degree spectrum over depth, a panel per model, with Hermite's prediction dashed."""
     models = list(table.model.unique())
     degrees = sorted(table.degree.unique().tolist())
     figure, panels = style.panel_grid(models, 2.2, "held-out $R^2$", sharey=True)
@@ -40,9 +40,9 @@ def spectrum(table: pd.DataFrame) -> Figure:
 
 
 def predicted(table: pd.DataFrame) -> Figure:
-    """What R²_lin tends to against what second moments say, a panel a model and a point a block.
+    """Plot the limit of R²_lin against its prediction by second moments, a panel per model and a point per block.
 
-    Open: a block's ordinary rows alone, linked to all of them by a thin line.
+    Open points are a block's ordinary rows alone, tied to the point of all its rows by a thin line.
     """
     known = table.dropna(subset="r2_limit")
     if known.empty:
@@ -79,7 +79,7 @@ def predicted(table: pd.DataFrame) -> Figure:
 def kernel_curves(
     kernels: pd.DataFrame, spectra: pd.DataFrame, neurons: pd.DataFrame, streamed: pd.DataFrame
 ) -> Figure:
-    """Learning curves of all products against what the neurons' degree 2 reaches on all train rows, a panel a model."""
+    """Plot learning curves of all products, and what the neurons' degree 2 reaches on all rows, a panel per model."""
     block_of = kernels.groupby("model", sort=False).block.first()
     titles = [f"{model}, block {block}" for model, block in block_of.items()]
     figure, panels = style.panel_grid(titles, 2.2, "held-out $R^2$", sharex=True, sharey=True)
@@ -106,7 +106,7 @@ def kernel_curves(
 
 
 def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
-    """What share of the quadratic step some products reach: the loudest neurons' squares, and probes of that rank."""
+    """Plot the share of the quadratic step that products reach: the loudest neurons' squares, and probes by rank."""
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.4))
     for model in neurons.model.unique():
         squares = neurons[(neurons.model == model) & (neurons.neurons > 0)].sort_values("neurons")
@@ -126,7 +126,7 @@ def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
 
 
 def training(table: pd.DataFrame) -> Figure:
-    """The spectrum of a block on the way through training, and the spread of its pre-activations."""
+    """Plot a block's spectrum during training, and the spread of its pre-activations."""
     figure, (left, right) = style.row_of_panels(["spectrum", "pre-activations"], 2.4)
     degrees = sorted(table.degree.unique().tolist())
     for family, line in zip(table.family.unique(), ("-", "--", ":", "-."), strict=False):

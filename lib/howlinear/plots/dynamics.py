@@ -20,13 +20,13 @@ _LIGHTEST = 0.92  # of viridis: its yellow end is hard to see on white
 
 
 def film(axis: Axes, table: pd.DataFrame) -> None:
-    """Draw R²_lin of every block of a run against the step, dark next to the text, light next to the loss."""
+    """Draw R²_lin of every block of a run against the step, from dark (first block) to light (last block)."""
     _curves(axis, table, "r2")
     axis.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
 
 
 def _curves(axis: Axes, table: pd.DataFrame, column: str) -> None:
-    """A number of every block with its interval against the step."""
+    """Draw a column of every block with its interval against the step."""
     blocks = sorted(table["block"].unique())
     shades = plt.get_cmap("viridis")(np.linspace(0, _LIGHTEST, len(blocks)))
     for block, shade in zip(blocks, shades, strict=True):
@@ -37,13 +37,13 @@ def _curves(axis: Axes, table: pd.DataFrame, column: str) -> None:
 
 
 def _steps(axis: Axes, last: float) -> None:
-    """Steps across: logarithmic, with a linear part for step 0."""
+    """Make the axis of steps logarithmic, with a linear part for step 0."""
     axis.set_xscale("symlog", linthresh=1)
     axis.set_xlim(0, last)
 
 
 def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
-    """The model that is trained while one watches: its blocks on the left, what it learns on the right."""
+    """Plot the model that is trained live: its blocks on the left, what it learns on the right."""
     figure, (left, right) = style.row_of_panels(["live", "what it learns meanwhile"], 2.3)
     film(left, table)
     left.set_xlabel("step")
@@ -97,10 +97,10 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
         top.set_ylabel("")
     axes[1, 0].set_ylabel("spread over blocks")
     style.panels(axes[0], runs)
-    shades = ScalarMappable(Normalize(0, 1 / _LIGHTEST), "viridis")  # of `film`
+    shades = ScalarMappable(Normalize(0, 1 / _LIGHTEST), "viridis")  # as in `film`
     bar = figure.colorbar(shades, ax=axes[0], ticks=[0, 1], aspect=14)
     bar.ax.set(ylim=(0, 1), yticklabels=["first\nblock", "last"])
-    # in grey, where the colour is the run's
+    # in grey, for what has the run's colour
     shown = {
         "spread": Line2D([], [], color=style.GREY, marker="o"),
         "as far as errors could move it": Patch(facecolor=style.GREY, alpha=0.2, linewidth=0),
@@ -111,9 +111,10 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
 
 
 def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
-    """A block looks linear because a sink is born in it: `table` as `measure.sink` makes it; `multiple` makes massive.
+    """Plot how a block looks linear because a sink forms in it.
 
-    R²_lin of the block with and without its massive rows stands on the left, what it writes on the right.
+    `table` is from `measure.sink`; outputs beyond `multiple` median norms are massive. R²_lin of the block with and
+    without its massive rows is on the left, what it writes on the right.
     """
     figure, (left, right) = style.row_of_panels(["how linear it looks", "what it writes"], 2.5)
     for _, rows in table[table["block"] != block].groupby("block"):
@@ -140,7 +141,7 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
 
 
 def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]) -> Figure:
-    """Who goes first, and who last: when blocks leave, when they settle, and how long after the loss.
+    """Plot when blocks leave, when they settle, and how long after the loss.
 
     Steps are logarithmic, and bars span the measured steps between which something happened.
     """

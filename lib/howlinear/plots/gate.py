@@ -23,13 +23,13 @@ FIRST = "gate, first line"
 _LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear scale
 _TICKS = (-1, 0, 1, 3, 10, 30, 100, 300, 1000)
 _APART = 0.7  # per cent of the tokens, between the marks of one share
-_ASIDE = 0.22  # of the step from block to block, between the marks of one block
-_MOST_NAMED = 8  # blocks along an axis that are all named; of more every other one is, of many fewer
+_ASIDE = 0.22  # between the marks of one block, as a share of the step from block to block
+_MOST_NAMED = 8  # up to this many blocks, all are labelled; of more, every other one; of many, fewer
 _NO_LOSS = "No model of this run predicts a next token, so no line in a block's place has a cost in perplexity."
 
 
 def _look(kind: str, model: str) -> dict:
-    """How a kind is drawn: gates in the model's own look, an oracle hollow, random grey."""
+    """Return the look of a kind: gates in the model's own look, an oracle hollow, random grey."""
     own = style.look(model)
     looks = {
         GATE: {"color": own["color"], "marker": own["marker"], "linestyle": "-", "linewidth": 1.6},
@@ -41,7 +41,7 @@ def _look(kind: str, model: str) -> dict:
 
 
 def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
-    """The share of tokens on the line in each block, by gate, oracle and at random; a panel a model."""
+    """Plot the share of tokens on the line in each block, by gate, oracle and at random; a panel per model."""
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
     models = list(table["model"].unique())
@@ -72,7 +72,7 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
 
 
 def curves(table: pd.DataFrame, limit: float) -> Figure:
-    """By how much perplexity rises with the share of tokens on the line, in one block of each model."""
+    """Plot the rise of perplexity over the share of tokens on the line, in one block of each model."""
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
     blocks = table.groupby("model", sort=False)["block"].first()
@@ -101,7 +101,7 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
 
 
 def _add_legend(figure: Figure, kinds: Sequence[str], linestyle: str | None, other: Artist) -> None:
-    """A legend in grey, since colours are the models', of kinds with one line style or each its own."""
+    """Add a legend of the kinds in grey, since colours are the models'; `linestyle` None keeps each kind's own."""
     handles: list[Artist] = []
     for kind in kinds:
         look = _look(kind, "") | {"color": style.GREY, "label": kind}

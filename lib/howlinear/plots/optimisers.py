@@ -1,4 +1,4 @@
-"""Notebook 07's figures: optimisers on their way to the exact line, and where they fall short of it."""
+"""Figures of notebook 07: optimisers on their way to the exact line, and where they fall short of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from howlinear.plots import style
 
 _MARKERS = "osD^vPX*"
 _COLOURS = ("#332288", style.ACCENT, "#661100", "#9966FF", "#D6008F", style.GREY, "#DDCC77", "#A0A0A0")
-"""Of the race's optimisers: none is near a colour of `style` that stands for a family of models."""
+"""Colours of the optimisers; none is close to the colour of a model family in `style`."""
 
 _RING = {"linestyle": (0, (2, 2)), "markerfacecolor": "none", "markersize": 5, "zorder": 2.5}
-"""How Adam is drawn over AdamW, whose path all but coincides with its own: both can be seen."""
+"""Look of Adam, drawn over AdamW so that both can be seen: their paths all but coincide."""
 
 _WAYS = {
     "GD": {},
@@ -26,13 +26,13 @@ _WAYS = {
 _LEFT = (0.01, 0.1, 0.5, 1.0, 2.0, 4.0)
 """Contours of the valley: shares of the output's variance that are still to be learned."""
 
-_CLIP = (-0.2, 1.3)  # of the part learned: a direction that holds next to nothing may lie anywhere
+_CLIP = (-0.2, 1.3)  # limits of the part learned: a direction with almost no variance may lie anywhere
 
 
 def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
-    """The loss over two weights as a map with contours, and gradient descent on its way down: a panel a scaling.
+    """Plot contours of the loss over two weights, and the path of gradient descent down them: a panel per scaling.
 
-    Both weights are drawn to one scale, so that a valley is as long as it looks.
+    Both weights have the same scale, so that a valley is as long as it looks.
     """
     scalings = list(walks.scaling.unique())
     titles = [f"{scaling} inputs" for scaling in scalings]
@@ -74,7 +74,7 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
 
 
 def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name: str) -> Figure:
-    """Who falls short, and where: all blocks by the condition of their inputs, and one block direction by direction."""
+    """Plot the shortfall of all blocks by the condition of their inputs, and of one block direction by direction."""
     figure, (blocks, modes) = style.row_of_panels(["all blocks, raw inputs", name], 2.7)
     # colour and marker are the model, filling is the way of training
     for (model, way), group in profiles.groupby(["model", "way"], sort=False):
@@ -114,7 +114,7 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
 
 
 def baseline(table: pd.DataFrame) -> Figure:
-    """The untuned baseline beside the closed form, a column a block.
+    """Plot the untuned baseline with the closed form, a column per block.
 
     A dash is the closed form; points are the baselines, with the interval of their distance to it.
     """

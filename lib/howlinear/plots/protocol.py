@@ -1,4 +1,4 @@
-"""Figures of notebook 11: what R²_lin hangs on. Tidy tables in, figures out."""
+"""Figures of notebook 11: what R²_lin depends on. Tidy tables in, figures out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIDES = {  # column → label and look
     "r2_train": ("rows of the fit", {"marker": "v", "color": "#56B4E9", "ls": ":"}),
     "r2": ("held-out rows", {"marker": "o", "color": "#0072B2", "ls": "--"}),
 }
-_CHOICES = {  # column → what its rows are called below the curve
+_CHOICES = {  # column → label of its rows below the curve
     "denominator": "denominator",
     "split": "split",
     "rows": "rows an input",
@@ -29,7 +29,7 @@ _NAMED = {"paper": {"ls": ":", "marker": "D", "mfc": "white"}, "ours": {"ls": "-
 
 
 def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Figure:
-    """R² on both sides of the split over growing train rows, and the limit told from each: a panel a model."""
+    """Plot R² on both sides of the split over the number of train rows, and its estimated limit: a panel per model."""
     models = list(blocks)
     figure, panels = style.panel_grid(models, 2.3, "$R^2$", most=None, sharex=True, sharey=True)
     for model, axis in panels.items():
@@ -59,7 +59,7 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
 def multiverse(
     table: pd.DataFrame, statistic: str, threshold: float, label: str, named: Mapping[str, Mapping[str, object]]
 ) -> Figure:
-    """A specification curve: a number of every model's profile in every universe, and the choices made there."""
+    """Plot a specification curve: a statistic of every model's profile under every protocol, and its choices."""
     table = table.dropna(subset=[statistic])
     if table.empty:
         return style.sentence_figure("No model of this run has two blocks whose outputs vary, so there is no profile.")
@@ -98,7 +98,7 @@ def multiverse(
 
 
 def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str, object]]) -> None:
-    """A row a level, a stroke where a universe has it; rows of one choice lie together."""
+    """Draw a row per level, with a stroke at each protocol that has it; rows of one choice are adjacent."""
     shades = ["black", style.GREY]
     names = []
     previous = None
@@ -116,7 +116,7 @@ def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str
 
 
 def profiles(table: pd.DataFrame) -> Figure:
-    """The profile of every model under each protocol that has a name: a panel a model."""
+    """Plot the profile of every model under each named protocol: a panel per model."""
     models = list(table.model.unique())
     figure, panels = style.panel_grid(models, 2.1, "$R^2_{\\mathrm{lin}}$", most=None, sharey=True)
     shifts = style.side_by_side(table.protocol, 0.16)  # so that bars do not cover one another

@@ -12,9 +12,9 @@ from matplotlib.ticker import LogFormatter
 
 from howlinear.plots import style
 
-FAR_BELOW = 0.25  # planted blocks this far below the diagonal are named beside their point
-LEGEND_AREA = 20.0  # points²; of a model's point in the legend
-SIDE_BY_SIDE = 0.16  # blocks between two models' points, which would lie on each other otherwise
+FAR_BELOW = 0.25  # planted blocks this far below the diagonal are named next to their point
+LEGEND_AREA = 20.0  # points²; area of a model's point in the legend
+SIDE_BY_SIDE = 0.16  # blocks between two models' points, which would overlap otherwise
 
 
 def median(
@@ -23,7 +23,7 @@ def median(
     high: float = 0.9,
     published: pd.DataFrame | None = None,
 ) -> Figure:
-    """Pooled R² across, the median feature's R² up, a point per block whose area grows with its effective rank."""
+    """Plot the median feature's R² against pooled R², a point per block whose area grows with its effective rank."""
     planted = blocks.iloc[:0] if planted is None else planted
     figure, ax = plt.subplots(figsize=(style.COLUMN, 3.6))
     medians = pd.concat([blocks["median_r2"], planted["median_r2"]])
@@ -80,9 +80,9 @@ def median(
 
 
 def axes(outputs: pd.DataFrame, r2: float, model: str, block: int) -> Figure:
-    """R² of every single output of one block against its share of the variance: along features, and along directions.
+    """Plot R² of every single output of one block against its share of the variance, by feature and by direction.
 
-    Outputs below R² −0.2 are drawn there.
+    Outputs with R² below −0.2 are drawn at −0.2.
     """
     titles = [f"along features, block {block} of {model}", "along directions"]
     figure, panels = style.row_of_panels(titles, 2.5, sharex=True, sharey=True)
@@ -100,7 +100,7 @@ def axes(outputs: pd.DataFrame, r2: float, model: str, block: int) -> Figure:
 
 
 def _area(rank: float | pd.Series) -> float | pd.Series:
-    """Area of a point in square points, so that rank 1 is still seen."""
+    """Return the area of a point for a rank, in square points; rank 1 is still visible."""
     return 3 + 1.5 * rank
 
 
@@ -151,7 +151,7 @@ def carried(
     axes[1, 0].set_xlabel("band of token frequency")
     axes[1, 0].set_ylabel("$R^2$ within the band")
 
-    # filled, with intervals, without the heaviest rows, and open without position 0
+    # filled points with intervals are without the heaviest rows, open ones without position 0
     rises = axes[1, 1]
     for model, aside in style.side_by_side(blocks["model"], SIDE_BY_SIDE).items():
         look = style.look(model)
@@ -171,7 +171,7 @@ def carried(
 
 
 def _curves(ax: Axes, table: pd.DataFrame, across: str) -> None:
-    """R² against a column, evenly spaced: a thin line per block, a thick one for the model's mean."""
+    """Draw R² against a column, evenly spaced: a thin line per block, a thick one for the model's mean."""
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         by_block = of_model.pivot_table(index=across, columns="block", values="r2")

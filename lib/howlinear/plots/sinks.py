@@ -1,4 +1,4 @@
-"""Figures of notebook 12: how heavy rows are, R²_lin with and without them, what their cause is, what maps cost."""
+"""Figures of notebook 12: massive rows, R²_lin with and without them, their cause, and what maps cost."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from matplotlib.ticker import (
 from howlinear.plots import style
 
 _FLOOR = -0.1  # R² below this is drawn as an arrow at the edge: a map that serves the sinks may reach −100 elsewhere
-_R2_APART = 0.06  # R²; numbers of blocks that are closer are written together
+_R2_APART = 0.06  # R²; numbers of blocks closer than this are written together
 _COSTS_APART = 0.12  # decades; likewise
 _COLUMN_APART = 8  # points; between the numbers of two models
-_LETTER = 3.0  # points; the width of one, of numbers with commas between them
+_LETTER = 3.0  # points; width of a character of these numbers and the commas between them
 _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
 _BARS = {"elinewidth": 0.6}
 _INTERVENED = (  # over depth: what is done to the sink, and the control
@@ -34,7 +34,7 @@ _INTERVENED = (  # over depth: what is done to the sink, and the control
 
 
 def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) -> Figure:
-    """The heaviest output of every block in medians, and which way massive outputs point, where several do."""
+    """Plot every block's heaviest output in median norms, and the direction of massive outputs, if several have one."""
     several = flow["cosine"].count() > 1
     figure, axes = style.row_of_panels(["size", "direction"] if several else ["size"], 2.6)
     size, direction = axes[0], axes[-1]
@@ -59,7 +59,7 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 
 
 def with_and_without(blocks: pd.DataFrame) -> Figure:
-    """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones: a panel a model.
+    """Plot R²_lin of all rows, of ordinary ones, and of the map of all rows on ordinary ones: a panel per model.
 
     A model without massive rows is left out, unless no model has any.
     """
@@ -72,7 +72,7 @@ def with_and_without(blocks: pd.DataFrame) -> Figure:
         hollow = filled | {"label": "ordinary rows", "markerfacecolor": "white", "linestyle": "none"}
         style.draw_intervals(ax, of_model["block"], of_model, "r2", **filled)
         style.draw_intervals(ax, of_model["block"], of_model, "r2_ordinary", **hollow)
-        # below the floor an arrow, within it a cross
+        # a cross, or an arrow for values below the floor
         low = of_model[of_model["of_all"] < _FLOOR]
         within = of_model[of_model["of_all"] >= _FLOOR]
         ax.plot(within["block"], within["of_all"], "x", color=style.GREY, label="map of all rows on ordinary ones")
@@ -84,7 +84,7 @@ def with_and_without(blocks: pd.DataFrame) -> Figure:
 
 
 def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
-    """R²_lin over depth, a line a cut beyond which rows are left out; below it the share of rows that R² is about."""
+    """Plot R²_lin over depth, a line per cut above which rows are left out; and the share of rows that carry R²."""
     models = list(blocks["model"].unique())
     abreast = style.abreast(len(models))
     rows = -(-len(models) // abreast)
@@ -123,10 +123,10 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 
 
 def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figure:
-    """What changing massive outputs does to the blocks behind their writer, a row of panels a model.
+    """Plot what changing massive outputs does to the blocks after their writer, a row of panels per model.
 
-    The first block of a model is the writer, and is not drawn. `highlighted` says what the legend calls those
-    interventions that are drawn over depth, beside the model as it is.
+    A model's first block in the table is the writer, and is not drawn. `highlighted` maps the interventions drawn over
+    depth, in addition to the model as it is, to their names in the legend.
     """
     later = effects[effects["block"] > effects.groupby("model")["block"].transform("min")]
     if later.empty:
@@ -164,9 +164,9 @@ def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figu
 
 
 def left_out(curves: pd.DataFrame, resting: pd.DataFrame) -> Figure:
-    """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model.
+    """Plot R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones the model's mean.
 
-    Blocks that are `resting` on few tokens are named where their lines end.
+    Blocks in `resting`, which rest on few tokens, are named at the end of their lines.
     """
     kinds = list(curves["kind"].unique())
     figure, panels = style.panel_grid(kinds, 2.1, "$R^2_{\\mathrm{lin}}$ of the rest", most=2, sharey=True)
@@ -179,14 +179,14 @@ def left_out(curves: pd.DataFrame, resting: pd.DataFrame) -> Figure:
 
 
 def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None:
-    column = 4.0  # points from where curves end; numbers are there, each model's in a column of its own
+    column = 4.0  # points from the end of the curves to the numbers, which have a column per model
     end = table["left_out"].max()
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         by_block = of_model.pivot_table(index="left_out", columns="block", values="r2")
         ends = {}
         for block, curve in by_block.items():
-            curve = curve.dropna()  # counts differ: heavy rows are left out until all that were kept are gone
+            curve = curve.dropna()  # counts differ: a block's recorded heavy rows are left out until none remains
             line = {"lw": 0.5, "alpha": 0.4}
             if (model, block) in chosen:
                 line = {"lw": 1.2, "alpha": 0.9}
@@ -206,10 +206,10 @@ def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None
 
 
 def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
-    """What each way to swap a block costs, a line a block, on a logarithmic scale that is linear about 0 if need be."""
+    """Plot the cost of each way to swap a block, a line per block, on a log scale that is linear near 0 if needed."""
     figure, ax = plt.subplots(figsize=(style.PAGE, 2.8))
     letters = list(kinds)
-    columns = {-1: 6.0, 1: 6.0}  # points from where lines begin and end; numbers are there, a column a model
+    columns = {-1: 6.0, 1: 6.0}  # points from both ends of the lines to the numbers, a column per model
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         for _, of_block in of_model.groupby("block"):
@@ -247,7 +247,7 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
 def _names_at(
     heights: Mapping[int, float], apart: float, on_axis: Callable[[float], float] = float
 ) -> dict[float, str]:
-    """Height → what is written there: the numbers of the blocks, those together that would lie on one another."""
+    """Return height → text: numbers of blocks, written together if they would overlap."""
     groups: list[list[int]] = []
     last = -math.inf
     for block in sorted(heights, key=heights.__getitem__):
@@ -265,5 +265,5 @@ def _names_at(
 
 
 def _on_axis(cost: float) -> float:
-    """Where a cost is on an axis that is linear about 0 and logarithmic beyond, in decades."""
+    """Return the position of a cost, in decades, on an axis that is linear near 0 and logarithmic beyond."""
     return math.copysign(math.log10(1 + abs(cost) / _LINEAR), cost)

@@ -1,6 +1,6 @@
-"""How figures look: one style, one colour per model family through the whole project.
+"""Style of all figures, with one colour per model family.
 
-Colours are Okabe & Ito's colour-blind-safe set; a marker and a line style always double the colour. Files are
+Colours are Okabe & Ito's colour-blind-safe set; a marker and a line style always repeat what the colour says. Files are
 byte-identical on a re-run.
 """
 
@@ -26,10 +26,10 @@ from numpy.typing import ArrayLike
 COLUMN = 3.3  # inches: one column of a paper
 PAGE = 6.9  # both columns
 GREY = "#6b6b6b"
-ACCENT = "#E69F00"  # for what is no model
-DEEP = 16  # blocks; beyond it labels at every other one, and points of one block, run into each other
+ACCENT = "#E69F00"  # for anything that is not a model
+DEEP = 16  # blocks; in deeper models, labels at every other block and points of one block would overlap
 
-_LOOKS = {  # family → look; the first whose name is part of the model's
+_LOOKS = {  # family → look; the first family whose name is in the model's name
     "mpnet": {"color": "#7A0177", "marker": "o", "linestyle": "-"},
     "smollm2": {"color": "#CC79A7", "marker": "D", "linestyle": "-"},
     "minilm": {"color": "#56B4E9", "marker": "v", "linestyle": "--"},
@@ -38,14 +38,14 @@ _LOOKS = {  # family → look; the first whose name is part of the model's
     "llama": {"color": "#009E73", "marker": "^", "linestyle": "-."},
 }
 _OTHER = {"color": "#8C6D31", "marker": "P", "linestyle": ":"}
-_SPARE = (  # for a second model of a family, or a second of none: from Tol's muted set
+_SPARE = (  # for a second model of a family or of no family: from Tol's muted set
     {"color": "#332288", "marker": "X", "linestyle": (0, (5, 1))},
     {"color": "#AA4499", "marker": "*", "linestyle": (0, (3, 1, 1, 1))},
     {"color": "#999933", "marker": "h", "linestyle": (0, (1, 1))},
     {"color": "#882255", "marker": "<", "linestyle": (0, (4, 2, 1, 2))},
     {"color": "#44AA99", "marker": "p", "linestyle": (0, (2, 1))},
 )
-_of_run: dict[str, dict] = {}  # model → look, of the models that `use` was told of
+_of_run: dict[str, dict] = {}  # model → look, as set by `use`
 
 _RC = {
     "font.size": 8,
@@ -70,7 +70,7 @@ _RC = {
 
 
 def use(models: Iterable[str] = ()) -> None:
-    """Set the style for all figures that follow."""
+    """Set the style, and the looks of a run's models, for all later figures."""
     _of_run.clear()
     _of_run.update(looks(models))
     sns.set_theme(context="paper", style="whitegrid", rc=_RC)
@@ -78,14 +78,14 @@ def use(models: Iterable[str] = ()) -> None:
 
 
 def look(model: str) -> dict[str, Any]:
-    """Colour, marker and line style of a model, by its family or as `use` was told; pass to `plot` or `errorbar`."""
+    """Return a model's colour, marker and line style, as set by `use` or by its family, for `plot` or `errorbar`."""
     return _of_run.get(model, _of_family(model)) | {"label": model}
 
 
 def looks(models: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Model → its `look` beside the others: the first of a family has the family's, others one that nobody has.
+    """Return model → `look`: the first model of a family gets the family's, others one that is still free.
 
-    Up to eleven models are told apart by colour and by marker.
+    Up to twelve models differ in colour, and in marker too, except that mpnet and gpt2 share one.
     """
     chosen: dict[str, dict[str, Any]] = {}
     for model in dict.fromkeys(models):
@@ -101,12 +101,12 @@ def _of_family(model: str) -> dict[str, Any]:
 
 
 def published(marker: str, label: str = "_") -> dict[str, str | float]:
-    """How the paper's own points look behind ours: thin and grey; pass to `plot`."""
+    """Return the look of the paper's own points behind ours, thin and grey, for `plot`."""
     return {"color": GREY, "linewidth": 0.6, "markersize": 2, "marker": marker, "zorder": 1, "label": label}
 
 
 def draw_published(axis: Axes, table: pd.DataFrame | None, across: str, up: str, **more: Any) -> None:
-    """Draw two columns of the paper's numbers, a line a model, its marker that of the model's own family."""
+    """Draw two columns of the paper's numbers, a line per model with its family's marker."""
     if table is None:
         return
     for model, blocks in table.groupby("model", sort=False):
@@ -115,7 +115,7 @@ def draw_published(axis: Axes, table: pd.DataFrame | None, across: str, up: str,
 
 
 def panels(axes: Iterable[Axes], titles: Iterable[str]) -> None:
-    """Title the panels of a figure `(a) …`, `(b) …` in order, each at its left; a single one has no letter."""
+    """Title the panels of a figure `(a) …`, `(b) …` in order, left-aligned; a single panel has no letter."""
     axes = list(axes)
     for letter, axis, title in zip_longest(ascii_lowercase, axes, list(titles), fillvalue=""):
         if not axis:
@@ -125,7 +125,7 @@ def panels(axes: Iterable[Axes], titles: Iterable[str]) -> None:
 
 
 def abreast(panels: int, most: int = 3) -> int:
-    """How many panels stand in a row so that rows are as even as can be: four are two by two, not three and one."""
+    """Return how many panels per row make rows as even as possible: four are two by two, not three and one."""
     rows = max(1, -(-panels // most))
     return max(1, -(-panels // rows))
 
@@ -133,10 +133,10 @@ def abreast(panels: int, most: int = 3) -> int:
 def panel_grid(
     names: Sequence[str], height: float, ylabel: str = "", most: int | None = 3, width: float = PAGE, **shared: Any
 ) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a panel for each name, titled by it, in rows as even as can be; and name → panel.
+    """Make a figure with a panel for each name, titled by it, in rows as even as possible; and name → panel.
 
-    `height` is that of a row and `width` that of the figure, in inches; `ylabel` stands at the left of each row, which
-    has `most` panels at most, or all of them if that is None; `shared` is whatever else `subplots` takes.
+    `height` is that of a row and `width` that of the figure, in inches; `ylabel` is at the left of each row, which has
+    at most `most` panels, or all of them if that is None; `shared` is passed to `subplots`.
     """
     columns = abreast(len(names), most or len(names))
     rows = max(1, -(-len(names) // columns))
@@ -151,16 +151,16 @@ def panel_grid(
 
 
 def row_of_panels(titles: Sequence[str], height: float, **shared: Any) -> tuple[Figure, np.ndarray]:
-    """A figure as wide as a page, so many inches high, with a panel for each title; `shared` is for `subplots`."""
+    """Make a figure as wide as a page, `height` inches high, with a panel per title; `shared` is for `subplots`."""
     figure, axes = plt.subplots(1, len(titles), figsize=(PAGE, height), squeeze=False, **shared)
     panels(axes[0], titles)
     return figure, axes[0]
 
 
 def legend(*panels: Axes, ncols: int | None = None, loc: str = "outside upper center", **more: Any) -> Legend:
-    """One legend for a figure, outside its panels, of what some of them show; a label that several have stands once.
+    """Add one legend to a figure, outside its panels, for what the given panels show; each label appears once.
 
-    Entries stand in the order of the panels, by default all in one row; `more` is for `Figure.legend`.
+    Entries are in the order of the panels, by default all in one row; `more` is for `Figure.legend`.
     """
     entries: dict[str, Artist] = {}
     for axis in panels:
@@ -170,37 +170,37 @@ def legend(*panels: Axes, ncols: int | None = None, loc: str = "outside upper ce
 
 
 def label_filled_and_open(axis: Axes, filled: str, opened: str) -> None:
-    """Two entries of a legend, in no model's colour: what filled points are, and what open ones are."""
+    """Add two grey legend entries: what filled points are, and what open ones are."""
     for face, label in ((GREY, filled), ("white", opened)):
         axis.plot([], [], "o", color=GREY, markerfacecolor=face, label=label)
 
 
 def error_bars(table: pd.DataFrame, column: str) -> np.ndarray:
-    """How far a column's intervals reach below and above it, shape (2, n), as matplotlib's `errorbar` takes them."""
+    """Return how far a column's intervals reach below and above it, shape (2, n), for matplotlib's `errorbar`."""
     value, low, high = (table[f"{column}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
     return np.stack([value - low, high - value])
 
 
 def draw_intervals(axis: Axes, places: ArrayLike, table: pd.DataFrame, column: str, **look: Any) -> None:
-    """Draw a column of a table with its intervals, from `<column>_low` to `<column>_high`, at these places across."""
+    """Draw a table's column with its intervals, from `<column>_low` to `<column>_high`, at the x positions `places`."""
     axis.errorbar(places, table[column], error_bars(table, column), **{"elinewidth": 0.7} | look)
 
 
 def side_by_side(names: Iterable[str], step: float) -> dict[str, float]:
-    """Name → how far its points are moved, so that those of several at one place stand beside one another."""
+    """Return name → shift of its points, so that points of several names at one place stand side by side."""
     names = list(dict.fromkeys(names))
     middle = (len(names) - 1) / 2
     return {name: step * (number - middle) for number, name in enumerate(names)}
 
 
 def number_blocks(axis: Axes) -> None:
-    """Whole block numbers below a panel, as many as have room."""
+    """Label the x axis with whole block numbers, as many as fit."""
     axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
     axis.set_xlabel("block")
 
 
 def mark_blocks(axis: Axes, blocks: pd.Series, few: int = 2) -> None:
-    """A tick at every other block, in deep models at every fifth, of few blocks at each."""
+    """Set a tick at every other block, in deep models at every fifth, and with few blocks at each."""
     numbers = np.unique(blocks)
     deep = len(numbers) > 0 and numbers[-1] > DEEP
     axis.set_xticks(np.arange(0, numbers[-1] + 1, 5) if deep else numbers[:: 1 + (len(numbers) > few)])
@@ -208,7 +208,7 @@ def mark_blocks(axis: Axes, blocks: pd.Series, few: int = 2) -> None:
 
 
 def sentence_figure(text: str) -> Figure:
-    """A figure that says in one sentence why there is nothing to draw."""
+    """Make a figure that says in one sentence why there is nothing to draw."""
     figure = plt.figure(figsize=(PAGE, 0.6))
     figure.text(0.5, 0.5, text, ha="center", va="center", wrap=True)
     return figure

@@ -1,4 +1,4 @@
-"""Figures of notebook 16: R²_lin between and within tokens, tables beside lines, and lines over the vocabulary."""
+"""Figures of notebook 16: R²_lin between and within tokens, tables and lines, and lines over the vocabulary."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from matplotlib.patches import Patch
 
 from howlinear.plots import style
 
-_LOWEST = -0.5  # of R² in a panel, unless all lie above
-_MOST_NAMED = 16  # blocks along an axis; of more, fewer are named
-_ASIDE = 0.12  # of the step from block to block, between marks of one block
+_LOWEST = -0.5  # lower end of R² in a panel, unless all values lie above
+_MOST_NAMED = 16  # blocks along an axis; with more, the labels are thinned out to this many
+_ASIDE = 0.12  # between the marks of one block, as a share of the step from block to block
 
 
 def _panels(table: pd.DataFrame, quantity: str) -> tuple[Figure, dict[str, Axes]]:
-    """A panel a model, with one scale of R²."""
+    """Make a panel per model, with one scale of R²."""
     return style.panel_grid(list(table["model"].unique()), 2.1, quantity, sharey=True)
 
 
 def _each(panels: dict[str, Axes], table: pd.DataFrame) -> Iterator[tuple[str, Axes, pd.DataFrame]]:
-    """Every model with its panel and its rows, in the order of blocks."""
+    """Yield every model with its panel and its rows, in the order of blocks."""
     for model, axis in panels.items():
         yield model, axis, table[table["model"] == model].sort_values("block")
 
 
 def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handles: Sequence) -> Figure:
-    """Block numbers below, the scale of R², and one legend in grey, since colours are the models'."""
+    """Add block numbers, the scale of R², and one legend in grey, since colours are the models'."""
     for model, axis in panels.items():
         numbers = sorted(table.loc[table["model"] == model, "block"].unique())
         every = -(-len(numbers) // _MOST_NAMED) if len(numbers) > _MOST_NAMED else 1 + (len(numbers) > 6)
@@ -44,14 +44,14 @@ def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handle
 
 
 def _curves(axis: Axes, own: pd.DataFrame, columns: dict[str, dict]) -> None:
-    """Columns of a table with their intervals, block by block, each a little aside from the last."""
+    """Draw columns of a table with their intervals, block by block, each shifted a little from the last."""
     places = np.arange(len(own))
     for column, shift in style.side_by_side(columns, _ASIDE).items():
         style.draw_intervals(axis, places + shift, own, column, elinewidth=0.6, **columns[column])
 
 
 def _looks(model: str) -> dict[str, dict]:
-    """How things are drawn in a model's panel: filled, open, crossed and the line itself."""
+    """Return the looks in a model's panel: filled, open, crossed and the line itself."""
     look = style.look(model)
     own = {"color": look["color"], "marker": look["marker"], "lw": 0.9}
     return {
@@ -63,7 +63,7 @@ def _looks(model: str) -> dict[str, dict]:
 
 
 def _handle(kind: str, label: str) -> Line2D:
-    """A mark in the legend, grey where the panels have the model's colour."""
+    """Make a mark for the legend, grey where the panels have the model's colour."""
     look = _looks("")[kind]
     color = {} if kind == "line" else {"color": style.GREY}
     marker = {"marker": "o"} if kind in ("filled", "open") else {}
@@ -105,7 +105,7 @@ def tables(table: pd.DataFrame) -> Figure:
 
 
 def vocabulary(table: pd.DataFrame) -> Figure:
-    """Lines over the vocabulary beside the bracket of the text's line, from held-out to in-sample R²."""
+    """Plot lines over the vocabulary and the bracket of the text's line, from held-out to in-sample R²."""
     figure, panels = _panels(table, "$R^2$ before training")
     for model, axis, own in _each(panels, table):
         places = np.arange(len(own))
