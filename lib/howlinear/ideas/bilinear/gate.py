@@ -2,7 +2,7 @@
 
 ŷ = W x + b + g · U[(A x) ⊙ (B x)], from W and b at the closed form, U = 0 and g = 1: the start is exactly the affine
 map. The paper (arXiv 2606.19379) reports that the gate closes on near-linear targets. But g, U, A and B only ever
-appear as a product, so a gate may close while the others grow; what the branch adds to the output cannot hide.
+appear as a product, so a gate may close while the others grow; the branch's contribution to the output is unambiguous.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from howlinear.ideas.bilinear.probe import residual_rows, scores, squares_about_
 from howlinear.instrument.capture import BlockCapture
 
 BATCH = 256
-CHECKS = 10  # how often the fold kept apart is asked
+CHECKS = 10  # evaluations on the fold kept apart
 DECAY = 0.01
 
 
@@ -38,7 +38,7 @@ def end_to_end(kept: BlockCapture, rank: int = 16, rate: float = 1e-2, steps: in
             f"rank={rank}, rate={rate}, steps={steps}: take a rank of 1 to {d}, a positive rate, "
             f"at least {CHECKS} steps"
         )
-    # Inputs at variance 1 each, outputs at variance 1 on the mean; what is fitted is what the line leaves
+    # Scale inputs to variance 1 each, outputs to mean variance 1; the target is what the line leaves
     variance = moments.sxx.diagonal() / moments.n
     deviation = variance.sqrt().clamp_min(1e-30)
     centred = rows.x - moments.mean_x
@@ -78,7 +78,7 @@ def end_to_end(kept: BlockCapture, rank: int = 16, rate: float = 1e-2, steps: in
 
 
 class _Gated(nn.Module):
-    """What is added to the closed form: a straight part, which starts at 0, and g · U[(A x) ⊙ (B x)]."""
+    """Additions to the closed form: a linear part, which starts at 0, and g · U[(A x) ⊙ (B x)]."""
 
     def __init__(self, d: int, d_out: int, rank: int, generator: torch.Generator):
         super().__init__()
@@ -90,12 +90,12 @@ class _Gated(nn.Module):
         self.gate = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d_out"], Float[Tensor, "n d_out"]]:
-        """What has moved of the straight part, and the branch."""
+        """Return the change of the linear part, and the branch."""
         straight = x @ self.weight + self.bias
         products = (x @ self.left) * (x @ self.right)
         return straight, self.gate * (products @ self.readout)
 
     def loss(self, x: Float[Tensor, "n d"], target: Float[Tensor, "n d_out"]) -> Float[Tensor, ""]:
-        """Mean squared error of both together."""
+        """Return the mean squared error of the linear part and the branch together."""
         straight, product = self(x)
         return (target - (straight + product)).square().mean()

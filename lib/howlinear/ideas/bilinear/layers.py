@@ -1,12 +1,12 @@
-"""What the paper lays beside the line, fitted to several blocks at once, and what it measures of each.
+"""The paper's alternatives to the line, fitted to several blocks at once, and its measures of each.
 
 Controls for depth (arXiv 2606.19379, section 5.5): *dense 2×* is Linear → GELU → Linear with 2 d² parameters, *poly 2×*
-the same with rank-16 products in both layers; both trained by AdamW on inputs as they come. Poly 2× against dense 2×
-says what products add to a hidden layer with GELU. It does not say that products are not needed, since GELU(h), about
-h/2 + 0.4 h² near 0, has squares in it.
+the same with rank-16 products in both layers; both are trained by AdamW on raw inputs. Poly 2× against dense 2× says
+what products add to a hidden layer with GELU. It does not say that products are not needed, since GELU(h), about
+h/2 + 0.4 h² near 0, already contains squares.
 
-Beside R²: the mean cosine of outputs and predictions, row by row, the root mean squared error, and a conjunction index,
-which says how far a map is from adding up what two halves of its inputs contribute.
+Measures other than R² are the mean cosine of outputs and predictions, row by row, the root mean squared error, and a
+conjunction index, which says how far a map is from adding up the contributions of two halves of its inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONTROLS = ("dense2x", "poly2x")
 
 @dataclass(frozen=True)
 class LineAndProducts:
-    """The closed-form line with the probe's products on top, as a map of inputs as they come.
+    """The closed-form line with the probe's products on top, as a map of raw inputs.
 
     Attributes:
         line: the affine map.
@@ -49,13 +49,13 @@ class LineAndProducts:
 
     @classmethod
     def of(cls, kept: BlockCapture, products: Branch) -> LineAndProducts:
-        """The line of all train rows, and products that were fitted to what it leaves."""
+        """Combine the line of all train rows with products that were fitted to its residual."""
         moments = sum(kept.train)
         line, _ = fit(moments)
         return cls(line, products, moments.mean_x, whitening(moments))
 
     def __call__(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d_out"]:
-        """Apply it in the precision of `x`; z is computed in float64, as for the fit."""
+        """Apply the map in the precision of `x`; whitened inputs are computed in float64, as for the fit."""
         z = ((x.double() - self.origin) @ self.whitening).float()
         return self.line(x) + self.branch(z).to(x)
 
@@ -74,7 +74,7 @@ def rmse(y: Float[Tensor, "n d_out"], predicted: Float[Tensor, "n d_out"]) -> fl
 
 
 def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> float:
-    """How far a map is from adding up what the two halves of its inputs contribute: 0 adds up, 1 needs both.
+    """Measure how far a map is from adding up the contributions of its inputs' halves: 0 adds up, 1 needs both.
 
     r(x) is the mean of the map's outputs, x₍A₎ the row with its first half set to 0, x₍B₎ with its second half, and
 
@@ -106,10 +106,10 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
 
 
 def control(blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps: int = 2_000) -> pd.DataFrame:
-    """Train a control on several blocks at once, each as it would be alone, from the same start.
+    """Train a control on several blocks at once, independently and from the same start.
 
-    The paper takes 8,000 steps and reports the last. On a sample of some thousand rows that would be by heart, so what
-    is scored is the evaluation that does best on a train fold kept apart.
+    The paper takes 8,000 steps and reports the last. On a sample of a few thousand rows that would be memorisation, so
+    the step that does best on a train fold kept apart is scored.
 
     Returns:
         Table `controls` by block, on held-out rows; the interval of `r2` leaves out held-out folds and keeps the fit.
@@ -145,7 +145,7 @@ def control(blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps
 
 
 def _score(model: _TwoLayers, i: int, rows: ProbeRows) -> dict[str, float]:
-    """The scores of the i-th block's control."""
+    """Score the i-th block's control."""
 
     @torch.no_grad()
     def answer(inputs: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def _score(model: _TwoLayers, i: int, rows: ProbeRows) -> dict[str, float]:
 
 
 class _Layer(nn.Module):
-    """x W + b for several blocks at once, with products on top if `rank` is above 0; started as torch's Linear is."""
+    """x W + b for several blocks at once, with products on top if `rank` > 0; initialised as torch's Linear."""
 
     def __init__(self, blocks: int, d: int, d_out: int, rank: int, generator: torch.Generator):
         super().__init__()

@@ -30,13 +30,13 @@ from howlinear.text.paper_rows import PaperRows
 from howlinear.text.rows import TokenRows
 
 RESAMPLES = 9_999
-STEADY = 3  # decimal places of a gain that was trained for: what other processors find too
+STEADY = 3  # decimal places of a trained gain that are the same on other processors
 CHANGES = ("selection", "rows", "optimiser")  # from the paper's recipe to our probe, one after the other
 KEYS = ["model", "block"]
 
-Blocks = Mapping[int, BlockCapture]  # block → what was captured of it, with a sample
+Blocks = Mapping[int, BlockCapture]  # block → its capture, with a sample
 Models = Mapping[str, Blocks]
-Probes = Mapping[str, Mapping[int, Probe]]  # model → block → what the probe found
+Probes = Mapping[str, Mapping[int, Probe]]  # model → block → its probe
 Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the line with products on top
 
 
@@ -44,7 +44,7 @@ Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the 
 
 
 def probe_blocks(models: Models, rank: int, seeds: int, steps: int) -> Probes:
-    """The probe of every block, with so many fits a block and so many iterations a fit at most."""
+    """Fit the probe to every block, with `seeds` fits per block and at most `steps` iterations per fit."""
     probes = {model: {} for model in models}
     for model, block, kept in _each_block(models):
         probes[model][block] = probe(kept, rank, seeds, steps)
@@ -62,7 +62,7 @@ def block_table(probes: Probes) -> pd.DataFrame:
 
 
 def massive_table(models: Models) -> pd.DataFrame:
-    """Blocks with massive rows: how many of all rows, of the sample, and of its held-out side, and their variance."""
+    """Count the massive rows of blocks that have any: in all rows, in the sample and held out; with their variance."""
     rows = []
     for model, block, kept in _each_block(models):
         massive_rows = len(kept.massive())
@@ -86,7 +86,7 @@ def massive_table(models: Models) -> pd.DataFrame:
 
 
 def ordinary_table(models: Models, massive: pd.DataFrame, rank: int, seeds: int, steps: int) -> pd.DataFrame:
-    """`block_table` of the blocks in `massive` without these rows: in the line, in the fit and in the score."""
+    """Return `block_table` of the blocks in `massive`, with massive rows left out of the line, fit and score."""
     ordinary = {model: {} for model in massive["model"]}
     for row in massive.itertuples():
         kept = models[row.model][row.block]
@@ -96,21 +96,21 @@ def ordinary_table(models: Models, massive: pd.DataFrame, rank: int, seeds: int,
 
 
 def replace_massive_blocks(blocks: pd.DataFrame, ordinary: pd.DataFrame) -> pd.DataFrame:
-    """`blocks` with those of `ordinary_table` in the place of the same blocks with massive rows."""
+    """Replace blocks that have massive rows in `blocks` by the same blocks of `ordinary_table`."""
     both = pd.concat([blocks, ordinary]).drop_duplicates(KEYS, keep="last")
     return blocks[KEYS].merge(both, on=KEYS)
 
 
 def _is_ordinary(kept: BlockCapture) -> Tensor:
-    """Which sampled rows are not massive: within `MULTIPLE` times the median output norm of all rows."""
+    """Mark the sampled rows that are not massive: within `MULTIPLE` times the median output norm of all rows."""
     return kept.rows().y.norm(dim=1) <= MULTIPLE * kept.heavy_rows().median
 
 
 def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFrame:
-    """Table `correlations`: of what the line leaves, 1 − R²_lin, with the column of a view, over a model's blocks.
+    """Table `correlations`: 1 − R²_lin, what the line leaves, with the column of a view, over a model's blocks.
 
-    Each model by itself, as models differ in level. `p` is how often a shuffled pairing correlates as strongly. Where r
-    is undefined, as nothing varies or blocks are too few, all cells are empty.
+    Models are kept apart, since they differ in level. `p` is how often a shuffled pairing correlates as strongly. If r
+    is undefined, because nothing varies or there are too few blocks, all cells are empty.
     """
     rows = []
     for view, table in views.items():
@@ -133,7 +133,7 @@ def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFr
 
 
 def power_table(models: Models, count: int, rank: int, seeds: int, steps: int) -> pd.DataFrame:
-    """Table `power`: shares that the probe recovers of teachers that are known, on `count` blocks of each model."""
+    """Table `power`: shares that the probe recovers of known teachers, on `count` blocks of each model."""
     rows = []
     for model, block, kept in _each_block(models, count):
         rows.append({"model": model, "block": block, **power(kept, rank, seeds, steps)})
@@ -143,7 +143,7 @@ def power_table(models: Models, count: int, rank: int, seeds: int, steps: int) -
 def rank_table(models: Models, ranks: Sequence[int], count: int, steps: int) -> pd.DataFrame:
     """Table `ranks`: the share recovered by one fit of each rank, on `count` blocks of each model.
 
-    In the middle one of these blocks stands what is recovered of a `hidden` teacher of that rank as well.
+    For the middle one of these blocks, `hidden` is the share recovered of a hidden teacher of that rank.
     """
     rows = []
     for model, blocks in models.items():
@@ -205,7 +205,7 @@ def recipe_table(models: Models, blocks: pd.DataFrame, rank: int, steps: int, se
 def papers_recipe_table(
     models: Iterable[tuple[str, PreTrainedModel, PaperRows]], rank: int, steps: int, seed: int
 ) -> pd.DataFrame:
-    """`gain` of every block by the paper's recipe on the paper's rows, by its R²: a row a `model` and `block`."""
+    """Measure the `gain` of every block by the paper's recipe, rows and R²: a row per `model` and `block`."""
     rows = []
     for name, model, laid_out in models:
         for block, (x, y) in rows_of_blocks(model, TokenRows.from_ids(laid_out.ids)).items():
@@ -229,7 +229,7 @@ def control_table(models: Models, count: int, rank: int, steps: int) -> pd.DataF
 
 
 def build_layers(models: Models, probes: Probes) -> Layers:
-    """The line of every block with the products on top that the probe's first fit found."""
+    """Combine every block's line with the products of the probe's first fit."""
     layers = {model: {} for model in models}
     for model, block, kept in _each_block(models):
         layers[model][block] = LineAndProducts.of(kept, probes[model][block].branch)
@@ -239,7 +239,7 @@ def build_layers(models: Models, probes: Probes) -> Layers:
 def measure_table(models: Models, layers: Layers, count: int) -> pd.DataFrame:
     """Cosine and root mean squared error of every block's line and, as `…_poly`, of the line with products, held out.
 
-    Conjunction indices are of `count` blocks of each model, those that `control_table` has.
+    Conjunction indices are of `count` blocks of each model, the same as in `control_table`.
     """
     rows = []
     for model, block, kept in _each_block(models):
@@ -262,7 +262,7 @@ def swap_table(
     layers: Layers,
     texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
 ) -> pd.DataFrame:
-    """What perplexity rises by with each block's line in its place, and with the line and products."""
+    """Measure the rise in perplexity with each block's line in its place, and with the line and products."""
     rows = []
     for model, of_blocks in layers.items():
         if not is_causal(language_models[model]):
@@ -277,7 +277,7 @@ def swap_table(
 
 
 def _each_block(models: Models, count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:
-    """Model, block and capture of every block, or of `count` blocks of each model."""
+    """Yield model, block and capture of every block, or of `count` blocks of each model."""
     for model, blocks in models.items():
         for block in blocks if count is None else spaced(blocks, count):
             yield model, block, blocks[block]

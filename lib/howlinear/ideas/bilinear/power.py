@@ -1,7 +1,7 @@
-"""Would the bilinear probe see a branch if there was one? Teachers planted on a block's own inputs.
+"""Would the bilinear probe find a branch if there were one? Teachers planted on a block's own inputs.
 
-A small gain means something only if the same probe, on the same rows, finds what is surely there, and does not find
-what is not (arXiv 2606.19379 leaves this out). Every teacher has its straight part taken off it, as a residual has.
+A small gain means something only if the same probe, on the same rows, finds a branch that is there and none that is
+not (arXiv 2606.19379 leaves this out). The linear part of every teacher is removed, as it is from a residual.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from howlinear.errors import InputError
 from howlinear.ideas.bilinear.probe import ProbeRows, branch, residual_rows, squares_about_mean
 from howlinear.instrument.capture import BlockCapture
 
-HIDDEN = 0.25  # what a hidden teacher has of the variance
+HIDDEN = 0.25  # a hidden teacher's share of the variance
 
 
 def power(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) -> dict[str, float]:
-    """Cells of table `power`: what the probe recovers of teachers on a block's own inputs, the mean over its starts.
+    """Cells of table `power`: the share of each teacher that the probe recovers on a block's inputs, mean over starts.
 
     A start may end in a local optimum that misses one of the products; a mean says how much that costs.
     """
@@ -35,14 +35,14 @@ def power(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
 
 
 def hidden_teacher(kept: BlockCapture, rank: int = 16, steps: int = 100) -> float:
-    """What `power` says of the hidden teacher, from one start."""
+    """Return the share of the hidden teacher that the probe recovers, from one start."""
     rows = residual_rows(kept)
     target, truth = _tasks(rows, rank)["hidden"]
     return _recovered(rows, target, truth, rank, 0, steps)
 
 
 def _tasks(rows: ProbeRows, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """What the probe is to fit, and what it is to recover of it, by the names that `power` gives them."""
+    """Return name in `power` → the target that the probe fits, and the part of it that it should recover."""
     generator = torch.Generator().manual_seed(0)
     noise = shuffled(rows, generator)
     bilinear = teacher(rows, 2, rank, generator)
@@ -59,13 +59,13 @@ def _tasks(rows: ProbeRows, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def teacher(rows: ProbeRows, degree: int, rank: int, generator: torch.Generator) -> Float[Tensor, "rows d_out"]:
-    """Sums of `rank` products of `degree` random inputs, without their straight part."""
+    """Return random sums of `rank` products of `degree` random inputs, without their linear part."""
     n, d = rows.z.shape
     products = torch.ones(n, rank)
     for _ in range(degree):
         directions = torch.randn(d, rank, generator=generator)
         products = products * (rows.z @ directions / d**0.5)
-    # The straight part, by ridge of strength d on all but the constant, as the probe's
+    # The linear part, by ridge of strength d on all but the constant, as in the probe
     ones = torch.cat([torch.ones(n, 1), rows.z], 1).double()
     ridge = torch.eye(d + 1, dtype=torch.float64) * d
     ridge[0, 0] = 0
@@ -78,7 +78,7 @@ def teacher(rows: ProbeRows, degree: int, rank: int, generator: torch.Generator)
 
 
 def shuffled(rows: ProbeRows, generator: torch.Generator) -> Float[Tensor, "rows d_out"]:
-    """The residual with its rows in another order, train and held-out rows each among themselves."""
+    """Shuffle the rows of the residual, train and held-out rows separately."""
     mixed = rows.e.clone()
     for side in (rows.test, ~rows.test):
         places = side.nonzero()[:, 0]
@@ -88,7 +88,7 @@ def shuffled(rows: ProbeRows, generator: torch.Generator) -> Float[Tensor, "rows
 
 
 def _recovered(rows: ProbeRows, target: Tensor, truth: Tensor, rank: int, seed: int, steps: int) -> float:
-    """R² of a branch fitted to the target as a guess of the truth, on held-out rows."""
+    """Fit a branch to `target` and return its R² as a prediction of `truth`, on held-out rows."""
     fitted = branch(replace(rows, e=target), rank, seed, steps)
     held_out = truth[rows.test].double()
     guess = fitted(rows.z)[rows.test].double()

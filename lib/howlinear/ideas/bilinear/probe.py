@@ -4,13 +4,13 @@
 a least-squares problem, so only A and B are searched for: variable projection (Golub & Pereyra 1973), by L-BFGS on
 whitened inputs, stopped by a train fold that the fit does not see.
 
-Where rows are skewed, a product of two inputs has a straight part of its own, which W has to make room for. So W is
-re-solved with U: each product's regression on z is taken off it, by ridge of strength d, which is best where about
-half of the product's variance is straight, and costs little elsewhere.
+If rows are skewed, a product of two inputs has a linear part of its own, which W has to make room for. So W is
+re-solved with U: each product's ridge regression on z is subtracted from it. Its strength d is best if about half of
+the product's variance is linear, and costs little otherwise.
 
-How far the numbers can be trusted: L-BFGS builds its steps from differences of nearby gradients, so what processors
-round differently (1e-7 of a row) grows along the way, in float64 as much as in float32. The gain hangs on it by up to
-5e-4, the ends of its interval, which rest on three fits, by up to 5e-3. More than two decimals mean nothing.
+How far the numbers can be trusted: L-BFGS builds its steps from differences of nearby gradients, so rounding
+differences between processors (1e-7 of a row) grow along the way, in float64 as much as in float32. They change the
+gain by up to 5e-4, and the ends of its interval, which rest on three fits, by up to 5e-3. Only two decimals count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from howlinear.instrument.capture import BlockCapture, Sample
 
 RIDGE = 1e-6  # on the correlation matrix of the features: two that coincide share their weight
 ROWS_PER_RANK = 8
-PATIENCE = 20  # iterations that may go by without doing better on the fold kept apart
+PATIENCE = 20  # iterations without improvement on the fold kept apart that end the fit
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ProbeRows(Sample):
     e: Float[Tensor, "rows d_out"]
 
     def split_train(self, seed: int) -> tuple[Int64[Tensor, " used"], Int64[Tensor, " apart"]]:
-        """Train rows to fit on, and those of the one fold that decides when to stop: `seed` modulo their number."""
+        """Split train rows into those to fit on and one fold, `seed` modulo their number, that decides when to stop."""
         folds = self.folds(test=False)
         apart = folds.pop(seed % len(folds))
         return torch.cat(folds).sort().values, apart
@@ -60,8 +60,8 @@ class Branch:
     Attributes:
         left: A, shape (d, rank).
         right: B, shape (d, rank).
-        slope: the straight part of each product, which W takes over, shape (d, rank).
-        level: its constant part, shape (rank,).
+        slope: the linear part of each product, which W takes over, shape (d, rank).
+        level: the constant part of each product, shape (rank,).
         readout: U, shape (rank, d_out).
         intercept: shape (d_out,).
     """
@@ -74,21 +74,21 @@ class Branch:
     intercept: Float[Tensor, " d_out"]
 
     def __call__(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d_out"]:
-        """What the branch adds to the affine map, in units of y."""
+        """Return what the branch adds to the affine map, in units of y."""
         products = (z @ self.left) * (z @ self.right)
         return (products - self.level - z @ self.slope) @ self.readout + self.intercept
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What the branch gains, on the held-out rows of the sample.
+    """Gain of the branch over the affine map, on the held-out rows of the sample.
 
     Attributes:
         gain: r2_poly − r2_lin, the mean over seeds; its interval adds the variance over held-out folds and, with two
             seeds or more, over train folds and starts.
-        r2_lin: R²_lin of the map fitted on all train rows, scored on the very rows that score the branch.
-        r2_poly: with the branch.
-        branch: what the first seed found.
+        r2_lin: R²_lin of the map fitted on all train rows, scored on the same rows as the branch.
+        r2_poly: R² of the map with the branch.
+        branch: the branch fitted from the first seed.
     """
 
     gain: Estimate
@@ -103,7 +103,7 @@ class Probe:
 
 
 def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) -> Probe:
-    """Gain of a rank-`rank` bilinear branch over the affine map."""
+    """Measure the gain of a rank-`rank` bilinear branch over the affine map."""
     rows = residual_rows(kept)
     folds = len(rows.folds(test=False))
     if not 1 <= seeds <= folds:
@@ -142,12 +142,12 @@ def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
 
 
 def fewest_rows(rank: int) -> int:
-    """Rows that a branch of a rank must have to be fitted on."""
+    """Return the fewest rows that a branch of a rank can be fitted on."""
     return ROWS_PER_RANK * (rank + 2)
 
 
 def ranks_within(ranks: Sequence[int], blocks: Iterable[BlockCapture]) -> list[int]:
-    """Those ranks that the samples of all these blocks have rows for, whichever train fold decides when to stop."""
+    """Return the ranks that all blocks have enough sampled rows for, whichever train fold decides when to stop."""
     used = []
     for kept in blocks:
         sizes = [len(fold) for fold in kept.rows().folds(test=False)]
@@ -162,7 +162,7 @@ def ranks_within(ranks: Sequence[int], blocks: Iterable[BlockCapture]) -> list[i
 
 
 def residual_rows(kept: BlockCapture) -> ProbeRows:
-    """The sample of a block, whitened, with the closed-form map taken off."""
+    """Return a block's sample with whitened inputs and the residual of the closed-form map."""
     sample = kept.rows_in_folds()
     moments = sum(kept.train)
     affine, _ = fit(moments)
@@ -196,7 +196,7 @@ def branch(rows: ProbeRows, rank: int, seed: int = 0, steps: int = 100) -> Branc
 
 
 class _EarlyStopping:
-    """Keeps the branch that does best on rows that are not fitted, and ends the search when none has done for long."""
+    """Early stopping: keeps the branch that does best on rows not fitted, and ends a search that no longer improves."""
 
     def __init__(self, z: Tensor, e: Tensor, start: Branch):
         self.z, self.e = z, e
@@ -219,7 +219,7 @@ class _EarlyStopping:
 class _Projected:
     """Share of the residual left by the best readout for given A and B, and its gradient.
 
-    The gradient is as if U stood still: at the best U the loss does not change with it (envelope theorem).
+    The gradient takes U as constant: at the best U the loss does not change with it to first order (envelope theorem).
     """
 
     def __init__(self, z: Float[Tensor, "n d"], e: Float[Tensor, "n d_out"], rank: int):
@@ -229,7 +229,7 @@ class _Projected:
         self.e = e - self.intercept
         self.total = float(self.e.double().square().sum()) or 1.0
         self.centre = z.mean(0)
-        # What is straight, as a linear smoother S = Q Qᵀ: Q = [1/√n, (Z − z̄) R], R Rᵀ = ((Z − z̄)ᵀ(Z − z̄) + d I)⁻¹
+        # The linear part, as a smoother S = Q Qᵀ: Q = [1/√n, (Z − z̄) R], R Rᵀ = ((Z − z̄)ᵀ(Z − z̄) + d I)⁻¹
         centred = z - self.centre
         gram = (centred.T @ centred).double()
         gram.diagonal().add_(d)  # a ridge of strength d: see above
@@ -239,11 +239,11 @@ class _Projected:
         self.last: tuple[np.ndarray, Branch] | None = None
 
     def __call__(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """Loss and gradient at A and B, side by side and flattened."""
+        """Return loss and gradient at `flat`: A and B side by side, flattened."""
         both = torch.from_numpy(flat).to(self.z).view(-1, 2 * self.rank)
         left, right = (self.z @ both).chunk(2, dim=1)
 
-        # F = (I − S) [(Z A) ⊙ (Z B)]: products without their straight part
+        # F = (I − S) [(Z A) ⊙ (Z B)]: products without their linear part
         products = left * right
         straight = self.basis.T @ products
         features = products - self.basis @ straight
@@ -262,7 +262,7 @@ class _Projected:
         back = back - self.basis @ (self.basis.T @ back)
         gradient = self.z.T @ torch.cat([back * right, back * left], 1)
 
-        # What S took off each product, as a line in z
+        # What S subtracted from each product, as an affine function of z
         slope = self.root @ straight[1:]
         level = straight[0] * len(self.z) ** -0.5 - self.centre @ slope
         factors = both.chunk(2, dim=1)
@@ -270,14 +270,14 @@ class _Projected:
         return 1 - explained / self.total, (-2 / self.total * gradient.double()).numpy().ravel()
 
     def branch(self, flat: np.ndarray) -> Branch:
-        """The branch with the best readout for A and B."""
+        """Return the branch with the best readout for A and B."""
         if self.last is None or not np.array_equal(self.last[0], flat):
             self(flat)
         return self.last[1]
 
 
 def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndarray, np.ndarray]:
-    """Held-out R² of the affine map, and with `added` on top.
+    """Return held-out R² of the affine map alone, and with `added` on top.
 
     Returns:
         Two arrays, shape (1 + folds,): of all held-out rows first, then without each document fold.

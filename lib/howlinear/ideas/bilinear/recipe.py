@@ -1,13 +1,13 @@
-"""The paper's own probe recipe beside ours, and what each difference between the two is worth.
+"""The paper's own probe recipe compared with ours, and what each difference between the two is worth.
 
 ŷ = W x + b + exp(s) ⊙ U[(A x) ⊙ (B x)] with W, b frozen at the closed form; only A, B, U and the gate s of each output
-are trained, by Adam at 1e-3 on inputs as they come, 256 rows a step, at most 4,000 steps. Every 200 steps the held-out
-rows are scored; the best of these scores is the result, and eight without a better one end the run (arXiv 2606.19379,
+are trained, by Adam at 1e-3 on raw inputs, 256 rows per step, at most 4,000 steps. Every 200 steps the held-out rows
+are scored; the best of these scores is the result, and eight without improvement end the run (arXiv 2606.19379,
 section 5.3, and its public driver). Chosen on the rows that it is scored on, the gain can never be below 0.
 
-Three things differ from `probe`: how A, B and U are found, how many rows they are fitted on, and who chooses the step.
-They are changed one at a time, from the recipe to ours, so what the changes are worth adds up to the difference; all
-on our rows and by our R². `papers_gain` runs the recipe on the paper's rows and by its R², to lie beside its numbers.
+Three things differ from `probe`: how A, B and U are found, how many rows they are fitted on, and which rows choose the
+step. They are changed one at a time, from the recipe to ours, so the effects of the changes add up to the difference;
+all on our rows and by our R². `papers_gain` runs the recipe on the paper's rows and by its R², to match its numbers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from howlinear.instrument.capture import BlockCapture
 RATE = 1e-3
 BATCH = 256
 EVERY = 200  # steps between two evaluations
-PATIENCE = 8  # evaluations without a better one that end a run
-BETTER = 1e-4  # of R²: what counts as better
+PATIENCE = 8  # evaluations without improvement that end a run
+BETTER = 1e-4  # the least improvement in R² that counts
 GATE = -2.0  # s at the start: exp(−2) = 0.135
 ROWS_PER_INPUT = 15.625  # 12,000 train rows at width 768
 
@@ -40,7 +40,7 @@ ROWS_PER_INPUT = 15.625  # 12,000 train rows at width 768
 def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_000, seed: int = 0) -> pd.DataFrame:
     """Train the products of all blocks at once, on few rows and on all.
 
-    The blocks share no weight, so Adam steps each as it would alone; all begin at the same A, B and U.
+    The blocks share no weights, so Adam trains each independently; all start at the same A, B and U.
 
     Returns:
         By block, gains on the same held-out rows: `published`, few rows, the evaluation chosen by the rows that it is
@@ -56,7 +56,7 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     count = min(round(ROWS_PER_INPUT * d), len(used))
     left = [of_block.e for of_block in rows]
     scored_all, apart_all = _gains_by_choice(rows, left, used, rank, steps, seed)
-    published, apart = scored_all, apart_all  # where the sample holds no more rows than the paper's
+    published, apart = scored_all, apart_all  # if the sample has no more rows than the paper's
     if count < len(used):
         order = torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))
         few = used[order[:count]].sort().values
@@ -67,7 +67,7 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
 
 
 def follow(scores: Sequence[float]) -> tuple[int | None, bool]:
-    """Which evaluation the recipe keeps (None: none, the line alone), and whether these scores have ended the run."""
+    """Return the evaluation that the recipe keeps (None for the line alone), and whether the scores end the run."""
     best = 0.0
     kept = None
     waited = 0
@@ -98,7 +98,7 @@ class Products(nn.Module):
         self.gate = nn.Parameter(torch.full((blocks, 1, d_out), GATE))
 
     def forward(self, x: Float[Tensor, "blocks n d"]) -> Float[Tensor, "blocks n d_out"]:
-        """What the products add to the line."""
+        """Return what the products add to the line."""
         # The gate multiplies the readout instead of the output, and A and B make one product: fewer passes over rows
         factors = torch.cat([self.left, self.right], dim=2)
         left, right = (x @ factors).chunk(2, dim=2)
@@ -115,10 +115,10 @@ def papers_gain(
     seed: int = 0,
     start: Products | None = None,
 ) -> float:
-    """What the recipe gains of one block by the paper's own protocol, in R² about one scalar mean.
+    """Measure the recipe's gain on one block by the paper's own protocol, in R² about one scalar mean.
 
-    All rows before `cut` are trained on, those from it on are scored and choose the evaluation. The paper's batches are
-    drawn with seed 0, and its start is not seeded; here `seed` decides it, unless a start is given.
+    Rows before `cut` are trained on; those from `cut` on are scored and choose the evaluation. The paper draws batches
+    with seed 0 and does not seed its start; here `seed` decides the start, unless one is given.
     """
     used = torch.arange(cut)
     held_out = torch.arange(cut, len(x))
@@ -137,7 +137,7 @@ def papers_gain(
 def _gains_by_choice(
     rows: Sequence[ProbeRows], left: Sequence[Tensor], used: Tensor, rank: int, steps: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Held-out gains of products trained on what is left of `used`: chosen by held-out rows, and by a fold apart."""
+    """Return held-out gains of products trained on `left` at rows `used`, chosen by held-out rows and a fold apart."""
     _, apart = rows[0].split_train(seed)
     held_out = rows[0].test.nonzero()[:, 0]
     x = torch.stack([of_block.x for of_block in rows])
@@ -155,7 +155,7 @@ def _gains_by_choice(
 def _gains_at(
     gains: Float[Tensor, "evaluations blocks"], chosen_by: Float[Tensor, "evaluations blocks"]
 ) -> Float[np.ndarray, " blocks"]:
-    """The gain of each block at the evaluation that some scores choose; 0 where they choose none."""
+    """Return each block's gain at the evaluation that `chosen_by` selects; 0 if it selects none."""
     at_choice = np.zeros(gains.shape[1])
     for block, scores in enumerate(chosen_by.T.tolist()):
         kept, _ = follow(scores)
@@ -176,7 +176,7 @@ def _train(
     """Train products, in place, on what the line leaves of the rows `used`.
 
     Returns:
-        The gain at every evaluation, by each of the judges: some rows, and the squares that a gain there is a share of.
+        For each judge, some rows and the sum of squares that their gain is a share of: the gain at every evaluation.
     """
     optimiser = Adam(model.parameters(), lr=RATE, fused=True)
     gains: list[list[Tensor]] = [[] for _ in judges]
@@ -184,7 +184,7 @@ def _train(
         for (rows, squares), by_judge in zip(judges, gains, strict=True):
             by_judge.append(_gains(model, x, e, rows) / squares)
         if all(map(_all_ended, gains)):
-            break  # whoever chooses, no block's later evaluations count
+            break  # whichever judge chooses, no block's later evaluations count
     return [torch.stack(by_judge) for by_judge in gains]
 
 
@@ -197,7 +197,7 @@ def train_together(
     steps: int,
     generator: torch.Generator,
 ) -> Iterator[int]:
-    """Train on batches of the rows `used`, each block as it would be alone; yields the step at every evaluation."""
+    """Train on batches of the rows `used`, each block independently; yields the step at every evaluation."""
     for step in range(1, steps + 1):
         batch = used[torch.randint(len(used), (BATCH,), generator=generator)]
         wanted = y.index_select(1, batch)
@@ -211,20 +211,20 @@ def train_together(
 
 
 def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
-    """Whether the run of every block has ended by these scores."""
+    """Return whether these scores end the run of every block."""
     by_block = torch.stack(list(evaluations)).T.tolist()
     return all(ended for _, ended in map(follow, by_block))
 
 
 def _left_by_line(x: Tensor, y: Tensor, used: Tensor) -> Float[Tensor, "rows d_out"]:
-    """What the closed form, fitted on the rows `used`, leaves of every row."""
+    """Return the residual of every row under the closed form fitted on the rows `used`."""
     affine, _ = fit(Moments(x.shape[1], y.shape[1]).update(x[used], y[used]))
     return (y.double() - affine(x.double())).float()
 
 
 @torch.no_grad()
 def _gains(model: Products, x: Tensor, e: Tensor, rows: Int64[Tensor, " n"]) -> Float[Tensor, " blocks"]:
-    """Squared error of the line less that of the line with the products, summed over some rows and over features."""
+    """Return the squared error of the line minus that with the products, summed over `rows` and over features."""
     less = []
     for by_line, said in zip(e[:, rows], model(x[:, rows]), strict=True):
         left = by_line - said
