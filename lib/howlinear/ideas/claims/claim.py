@@ -1,12 +1,12 @@
 """Claims as data, and the one rule that judges them.
 
 `paper/claims.toml` states each finding of arXiv 2606.19379: what is said, in which section, the paper's own numbers,
-and the number that it is judged by. The file was settled before any model other than the embedded ones was run, and
+and the number that it is judged by. The file was fixed before any model other than the embedded ones was run, and its
 `fingerprint` goes into every result that is judged by it. `paper/claims_ours.toml` adds claims of our own on what the
-paper leaves open; they are judged alike, and stand apart. A verdict is a function of that number's 95 % interval and
-the claim's threshold; nothing sets one by hand. A two-sided claim ("r ≈ 0") is a test of equivalence: the whole
-interval must lie inside the band (Schuirmann 1987, "A comparison of the two one-sided tests procedure"; ours takes the
-95 % interval, which is stricter than his 90 %).
+paper leaves open; they are judged in the same way, and listed separately. A verdict is a function of that number's
+95 % interval and the claim's threshold; none is set by hand. A two-sided claim ("r ≈ 0") is a test of equivalence: the
+whole interval must lie inside the band (Schuirmann 1987, "A comparison of the two one-sided tests procedure"; we take
+the 95 % interval, which is stricter than his 90 %).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ DIRECTIONS: tuple[str, ...] = get_args(Direction)
 
 @dataclass(frozen=True)
 class Unit:
-    """How numbers of a unit are shown: times a factor, with so many decimal places, and what follows."""
+    """Format of numbers of a unit: multiplied by `factor`, with `digits` decimal places, followed by `suffix`."""
 
     factor: int = 1
     digits: int = 2
     suffix: str = ""
 
     def format(self, number: float) -> str:
-        """A number without its suffix, as in `7.6` for 0.076 in per cent."""
-        return f"{self.factor * number:z.{self.digits}f}"  # z: no minus nought
+        """Format a number without its suffix, as in `7.6` for 0.076 in per cent."""
+        return f"{self.factor * number:z.{self.digits}f}"  # z: no negative zero
 
 
 UNITS = {
@@ -62,7 +62,7 @@ UNITS = {
 
 
 class Verdict(StrEnum):
-    """What a model's results say of a claim: of that model, for no small one refutes what is said of GPT-2."""
+    """What a model's results say of a claim, for that model only: a small model cannot refute a claim about GPT-2."""
 
     HOLDS = "holds here"
     NOT = "does not hold here"
@@ -77,13 +77,13 @@ class Verdict(StrEnum):
 
 
 DECIDED = (Verdict.HOLDS, Verdict.NOT, Verdict.MIXED)
-"""The verdicts of an interval; the others say why there is none."""
+"""Verdicts based on an interval; the others say why there is none."""
 
 MARKS = dict(zip((*DECIDED, Verdict.UNTESTABLE, Verdict.NO_POWER), "✓✗~–?", strict=True))
 
 
 def _known(names: Iterable[str]) -> AfterValidator:
-    """A validator of what must be one of several names."""
+    """Return a validator that accepts only the given names."""
 
     def check(name: str) -> str:
         if name not in names:
@@ -104,20 +104,20 @@ class Claim:
     """One row of the ledger, as `claims.toml` states it; a `ValueError` says what is wrong with a value."""
 
     id: Text
-    section: Text  # where the paper says it, as `§5.3`; of what others say, who they are; or `ours`
+    section: Text  # where the paper says it, as `§5.3`; for others' claims, who they are; or `ours`
     sentence: Text  # what is claimed, in our words and with the paper's scope
     paper: Text  # what the paper gives for it, in words
-    notebook: Annotated[str, StringConstraints(pattern=r"^\d\d_\w+$")]  # the stem of the one whose results are read
+    notebook: Annotated[str, StringConstraints(pattern=r"^\d\d_\w+$")]  # stem of the notebook whose results are read
     statistic: Annotated[str, _known(STATISTICS)]  # the number that it is judged by
     asks: Text  # what that number is, in words
-    threshold: float  # what it must clear
+    threshold: float  # value that the number must clear
     direction: Direction  # `within` is ± threshold
     unit: Annotated[str, _known(UNITS)]
-    why: Text  # this threshold
+    why: Text  # reason for this threshold
     scope: Scope = "every model"  # whether the paper says it of every model or shows it in some
-    kind: Kind = "finding"  # of the paper, or what would falsify its main one, the press's, or one of our own
-    quoted: dict[str, float] = field(default_factory=dict)  # the paper's own values where its text alone gives them
-    unpublished: str = ""  # why the paper publishes no number to compare with; empty where it does
+    kind: Kind = "finding"  # a finding of the paper, a falsifier of its main one, the press's claim, or our own
+    quoted: dict[str, float] = field(default_factory=dict)  # the paper's own values, if only its text gives them
+    unpublished: str = ""  # why the paper publishes no number to compare with; empty if it does
 
     @model_validator(mode="after")
     def _findings_have_a_section(self) -> Claim:
@@ -134,13 +134,13 @@ class Claim:
         return self
 
     def verdict(self, estimate: Estimate) -> Verdict:
-        """`verdict` of a number against this claim's threshold."""
+        """Judge a number against this claim's threshold."""
         return verdict(estimate.low, estimate.high, self.threshold, self.direction)
 
     def together(self, verdicts: Iterable[Verdict]) -> Verdict:
-        """One verdict for several models: theirs if they agree, not testable if there are none; else mixed.
+        """Combine the verdicts of several models: theirs if they agree, not testable if there are none, else mixed.
 
-        A claim of `some model` holds if it does in one of them.
+        A claim of scope `some model` holds if it holds in one of them.
         """
         different = set(verdicts)
         if not different:
@@ -150,20 +150,20 @@ class Claim:
         return different.pop() if len(different) == 1 else Verdict.MIXED
 
     def show(self, estimate: Estimate) -> str:
-        """A number in the claim's unit, as in `0.36 [0.32, 0.40]`; without an interval where it has none."""
+        """Format a number in the claim's unit, as in `0.36 [0.32, 0.40]`; without an interval if it has none."""
         if estimate.low == estimate.high:
             return self.show_number(estimate.value)
         unit = UNITS[self.unit]
         return f"{self.show_number(estimate.value)} [{unit.format(estimate.low)}, {unit.format(estimate.high)}]"
 
     def show_number(self, value: float) -> str:
-        """A bare number in the claim's unit, as in `7.6 %`."""
+        """Format a bare number in the claim's unit, as in `7.6 %`."""
         unit = UNITS[self.unit]
         return f"{unit.format(value)}{unit.suffix}"
 
     @property
     def asked(self) -> str:
-        """Its threshold as a sentence's end, as in `above 0.25`."""
+        """Threshold as the end of a sentence, as in `above 0.25`."""
         unit = UNITS[self.unit]
         sign = "± " if self.direction == "within" else ""
         return f"{self.direction} {sign}{unit.format(self.threshold)}{unit.suffix}"
@@ -175,7 +175,7 @@ class Claim:
 
 
 def margin(low: float, high: float, threshold: float, direction: str) -> tuple[float, float]:
-    """How far an interval lies beyond a threshold, both ends, counted towards the side on which the claim holds."""
+    """Return how far both ends of an interval lie beyond a threshold, towards the side on which the claim holds."""
     if not low <= high:
         raise InputError(f"no interval runs from {low} to {high}")
     match direction:
@@ -191,7 +191,7 @@ def margin(low: float, high: float, threshold: float, direction: str) -> tuple[f
 
 
 def verdict(low: float, high: float, threshold: float, direction: str) -> Verdict:
-    """Holds if the whole interval clears the threshold, does not if it all lies beyond it the other way, else mixed."""
+    """Judge an interval: holds if all of it clears the threshold, does not hold if none of it does, else mixed."""
     worst, best = margin(low, high, threshold, direction)
     if worst > 0:
         return Verdict.HOLDS
@@ -201,12 +201,12 @@ def verdict(low: float, high: float, threshold: float, direction: str) -> Verdic
 
 
 def fingerprint(path: Path = SOURCE) -> str:
-    """SHA-256 of the file of claims, with line ends as they are in the repository."""
+    """Return the SHA-256 of the file of claims, with line ends as in the repository."""
     return hashlib.sha256(_read(path).encode()).hexdigest()
 
 
 def load_claims() -> list[Claim]:
-    """The paper's claims, and then ours."""
+    """Load the paper's claims, followed by ours."""
     return [*parse(_read(SOURCE)), *parse(_read(OURS))]
 
 
@@ -219,7 +219,7 @@ def _read(path: Path) -> str:
 
 
 def parse(text: str) -> list[Claim]:
-    """Claims from TOML."""
+    """Parse claims from TOML."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -236,7 +236,7 @@ def parse(text: str) -> list[Claim]:
 
 
 def _claim(table: Any) -> Claim:
-    """One claim from its table in the file; an `InputError` says in one line what is wrong with it."""
+    """Make a claim from its table in the file; an `InputError` says in one line what is wrong with it."""
     if not isinstance(table, dict):
         raise InputError(f"a claim must be a [[claim]] table, not {table!r}")
     name = table.get("id", "without an id")

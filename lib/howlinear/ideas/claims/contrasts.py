@@ -1,10 +1,10 @@
-"""How several numbers with intervals make one: contrasts of blocks, distances of profiles, extremes, correlations.
+"""One number from several with intervals: contrasts of blocks, distances of profiles, extremes, correlations.
 
 The intervals in the results come from leaving out document folds. A contrast of two blocks takes the worst of both: its
-lower end uses the lower end of what is added and the upper end of what is taken off. That is wider than need be, since
-the blocks share their documents, and it makes up for having looked for the largest step. Where a single block or pair
-is picked because it is the largest or the smallest, `extreme` widens all intervals first, so that all of them hold at
-once. Blocks are not resampled: they are all that a model has.
+lower end uses the lower end of the number added and the upper end of the number subtracted. That is wider than
+necessary, since the blocks share their documents, and it makes up for the search for the largest step. If a single
+block or pair is picked because it is the largest or the smallest, `extreme` widens all intervals first, so that all of
+them hold at once. Blocks are not resampled: they are all that a model has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from howlinear.errors import InputError
 from howlinear.files.tables import with_ends
 
 TOGETHER = "together"
-"""The name under which a number stands that belongs to no single model."""
+"""Name for numbers that belong to no single model."""
 
 FREEDOM = 7
 """Degrees of freedom of the intervals in the results: eight document folds, less one."""
@@ -35,42 +35,42 @@ Intervals = tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"], Float[
 
 
 class UntestableError(Exception):
-    """These results cannot speak to the claim, by a rule stated here; its text says which."""
+    """Results that cannot test the claim; the message states the rule."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A statistic's value; `inner` and `ordinary` decide nothing."""
+    """A statistic's value; `inner` and `ordinary` do not affect the verdict."""
 
     estimate: Estimate  # with its 95 % interval, in the unit of its claim
     note: str = ""  # which block or pair it comes from
-    inner: Estimate | None = None  # without the first and the last block, where they can be left out
-    ordinary: Estimate | None = None  # of R²_lin on ordinary rows, where the model has massive ones
-    one_out: tuple[float, float] | None = None  # of a correlation, the lowest and the highest with a block left out
+    inner: Estimate | None = None  # without the first and the last block, if they can be left out
+    ordinary: Estimate | None = None  # from R²_lin on ordinary rows, if the model has massive ones
+    one_out: tuple[float, float] | None = None  # lowest and highest value of a correlation with a block left out
     no_power: str = ""  # why a search that finds little says little; empty where it finds what was planted
 
 
 Readings = dict[str, Reading | str]
-"""Model, or `TOGETHER`, → what a statistic says of it, or by which rule it cannot speak to the claim."""
+"""Model or `TOGETHER` → its statistic, or the rule by which it cannot test the claim."""
 
 
 def intervals(rows: pd.DataFrame, name: str) -> Intervals:
-    """A number of each row with its interval."""
+    """Return each row's number with its interval."""
     value, low, high = rows[with_ends(name)].to_numpy(dtype=float).T
     return value, low, high
 
 
 def without_intervals(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The same rows; both ends of a number that has no interval, such as a whole number of directions, are itself."""
+    """Set both interval ends to the number itself, if it has none, such as a whole number of directions."""
     return rows.assign(**dict.fromkeys(with_ends(name), rows[name].astype(float)))
 
 
 def extreme(rows: pd.DataFrame, name: str, pick: Callable[..., float], note: str = "block {block}") -> Reading:
-    """The largest or smallest of several numbers, by `np.max` or `np.min`, with an interval that pays for the choice.
+    """Pick the largest or smallest number, by `np.max` or `np.min`, with an interval that accounts for the choice.
 
-    Of m intervals at 95 % one is often wrong, and the largest value is largest by luck too. So each is widened to
-    1 − 0.05 / m first (Bonferroni; Student's t): then all m hold their truth at once in 95 of 100 cases, and with them
-    the largest truth lies between the largest lower end and the largest upper end.
+    Of m intervals at 95 % one is often wrong, and the largest value is largest partly by chance. So each is widened to
+    1 − 0.05 / m first (Bonferroni; Student's t): then all m hold the true values at once in 95 of 100 cases, and then
+    the largest true value lies between the largest lower end and the largest upper end.
     """
     value, low, high = intervals(rows, name)
     tail = (1 - CONFIDENCE) / 2
@@ -85,7 +85,7 @@ def extreme(rows: pd.DataFrame, name: str, pick: Callable[..., float], note: str
 
 
 def of_profile(blocks: pd.DataFrame, statistic: profile_statistics.Statistic) -> Reading:
-    """A statistic of R²_lin over depth; and what it is without the end blocks, and without massive rows."""
+    """Take a statistic of R²_lin over depth; also without the end blocks, and without massive rows."""
     ends = intervals(blocks, "r2")
     if len(blocks) == 1:
         raise UntestableError("a model of one block has no profile")
@@ -93,13 +93,13 @@ def of_profile(blocks: pd.DataFrame, statistic: profile_statistics.Statistic) ->
     if len(blocks) > 3:
         inner = profile_statistics.with_interval(statistic, *(end[1:-1] for end in ends))
     ordinary = None
-    if "massive_rows" in blocks and blocks["massive_rows"].any():  # of the paper's own numbers it is not known
+    if "massive_rows" in blocks and blocks["massive_rows"].any():  # unknown for the paper's own numbers
         ordinary = profile_statistics.with_interval(statistic, *intervals(blocks, "r2_ordinary"))
     return Reading(profile_statistics.with_interval(statistic, *ends), inner=inner, ordinary=ordinary)
 
 
 def distance(first: pd.DataFrame, second: pd.DataFrame) -> Estimate:
-    """Mean distance of two profiles, over blocks, in R²: the one yardstick for *the same* and for *different*."""
+    """Return the mean distance of two profiles over blocks, in R²: the yardstick for both *same* and *different*."""
     check_depth(first, second)
     (value, low, high), (other, other_low, other_high) = intervals(first, "r2"), intervals(second, "r2")
     # half the length of the interval of r_b − r'_b: h = √(h_b² + h'_b²)
@@ -108,13 +108,13 @@ def distance(first: pd.DataFrame, second: pd.DataFrame) -> Estimate:
 
 
 def check_depth(first: pd.DataFrame, second: pd.DataFrame) -> None:
-    """Raise `UntestableError` where two profiles differ in depth."""
+    """Raise `UntestableError` if two profiles differ in depth."""
     if len(first) != len(second):
         raise UntestableError(f"{len(first)} blocks and {len(second)} cannot be laid on each other")
 
 
 def correlate(x: ArrayLike, y: ArrayLike, order: bool = False) -> Reading:
-    """A correlation over blocks, with what hangs on single ones beside it, as of `core.correlation`."""
+    """Correlate over blocks, also without the end blocks and with any block left out, as in `core.correlation`."""
     try:
         found = correlation(x, y, order)
     except InputError as error:

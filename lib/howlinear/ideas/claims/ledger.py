@@ -1,9 +1,9 @@
-"""The ledger: every claim beside what the recorded results say of it, and nothing typed by hand.
+"""The ledger: every claim with what the recorded results say of it, and nothing typed by hand.
 
 `claim` holds the claims and the rule for a verdict, `numbers` the statistics, `published` the paper's own values of
-them. Only `results/` is read, no model and no text. Verdicts stand model by model. A claim is *not testable here* where
-a result is absent, or a measure or a kind of block that it is about; there is *no power* where a search finds little
-and misses what is planted. Results that lack what every run has are an error, for a ledger that drops rows in silence
+them. Only `results/` is read, no model and no text. Verdicts are given model by model. A claim is *not testable here*
+if a result is missing, or a measure or a kind of block that it is about; there is *no power* if a search finds little
+and misses what is planted. Results that lack what every run has are an error, since a ledger that silently drops rows
 would be worse than none.
 """
 
@@ -37,13 +37,13 @@ from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.ideas.claims.published import own_numbers
 
 OTHER_TEXTS = {"minis": "prose"}
-"""Run profile → another in which the same models read other texts: a claim about texts is judged on each by itself."""
+"""Run profile → another in which the same models read other texts; claims about texts are judged on each separately."""
 
 OF_TEXTS = "05_corpora"
 """The notebook whose claims are about texts."""
 
 JUDGED_BY = "judged_by"
-"""The setting of a ledger's results under which the fingerprint of its claims stands."""
+"""Setting of a ledger's results that holds the fingerprint of its claims."""
 
 VERDICTS = [
     *("claim", "model", "verdict", *with_ends("value"), "note"),
@@ -56,10 +56,9 @@ VERDICTS = [
 
 
 def evaluate(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
-    """Judge claims on a folder of results, as `paths.results("minis")`: a row a model of a claim.
+    """Judge claims on a folder of results, as `paths.results("minis")`: a row per claim and model.
 
-    Of a claim that belongs to no single model, and of one that no model can speak to, there is one row under the name
-    `TOGETHER`.
+    A claim that belongs to no single model, or that no model can test, has one row, under the name `TOGETHER`.
     """
     read = cache(lambda stem: tables.read(results / stem) if (results / stem).is_dir() else None)
     rows = []
@@ -70,7 +69,7 @@ def evaluate(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def evaluate_other_texts(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
-    """The same of claims about texts, on the other texts that the same models were read on; no row if there are none.
+    """Judge claims about texts on the other texts that the same models have read; no row if there are none.
 
     Returns:
         Columns of `evaluate`, and `profile`, the run profile with these texts.
@@ -82,7 +81,7 @@ def evaluate_other_texts(results: Path, claims: Sequence[Claim]) -> pd.DataFrame
 
 
 def _read_statistic(claim: Claim, results: Path, found: tables.Results | None) -> Readings:
-    """A claim's statistic of every model; not testable only without results or where `numbers` has a rule for it."""
+    """Read a claim's statistic of every model; not testable only without results, or by a rule in `numbers`."""
     if found is None:
         return {TOGETHER: f"no results of {claim.notebook} in this run profile"}
     try:
@@ -108,12 +107,12 @@ def _is_interval(estimate: Estimate) -> bool:
 
 
 def _judge(claim: Claim, said: Reading | str) -> dict[str, Any]:
-    """A row's cells of what was read of one model."""
+    """Return the cells of a row from one model's reading."""
     if isinstance(said, str):
         return {"verdict": str(Verdict.UNTESTABLE), "reason": said}
     found = claim.verdict(said.estimate)
     row = {"verdict": str(found), "note": said.note} | said.estimate.columns("value")
-    # a search may miss much, but what it finds is there: too much found is too much
+    # a search may miss much, but what it finds exists: too large a gain refutes a claim even without power
     if said.no_power and not (found is Verdict.NOT and claim.direction == "below"):
         return row | {"verdict": str(Verdict.NO_POWER), "reason": said.no_power}
     for name, without in (("inner", said.inner), ("ordinary", said.ordinary)):
@@ -125,14 +124,14 @@ def _judge(claim: Claim, said: Reading | str) -> dict[str, Any]:
 
 
 def depends_on_ends(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """The rows of models in which a claim holds only with the first and the last block."""
+    """Select rows of models in which a claim holds only with the first and the last block."""
     holds = verdicts["verdict"] == Verdict.HOLDS
     without = verdicts["inner_verdict"]
     return verdicts[holds & without.notna() & (without != Verdict.HOLDS)]
 
 
 def depends_on_massive_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """The rows of models whose verdict is another on ordinary rows, a tick or not."""
+    """Select rows of models whose verdict differs on ordinary rows, whether or not the claim holds."""
     without = verdicts["ordinary_verdict"]
     return verdicts[without.notna() & (without != verdicts["verdict"])]
 
@@ -141,7 +140,7 @@ def depends_on_massive_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
 
 
 def move_thresholds(verdicts: pd.DataFrame, claims: Sequence[Claim], factors: Sequence[float]) -> pd.DataFrame:
-    """The verdicts under several multiples of every threshold: a row a model of a claim and `factor`."""
+    """Return the verdicts under several multiples of every threshold: a row per claim, model and `factor`."""
     by_id = {claim.id: claim for claim in claims}
     rows = []
     for row in verdicts[verdicts["verdict"].isin(DECIDED)].itertuples():
@@ -153,7 +152,7 @@ def move_thresholds(verdicts: pd.DataFrame, claims: Sequence[Claim], factors: Se
 
 
 def paper_numbers(claims: Sequence[Claim]) -> pd.DataFrame:
-    """Every claim's statistic on the paper's own numbers, which have no interval: a row a claim and model of its."""
+    """Take every claim's statistic of the paper's own numbers, which have no interval: a row per claim and model."""
     published = load_published()
     rows = []
     for claim in claims:
@@ -164,9 +163,9 @@ def paper_numbers(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def summarise(claims: Sequence[Claim], verdicts: pd.DataFrame, thresholds: pd.DataFrame) -> pd.DataFrame:
-    """What was asked and the verdict over all models, by the claim's scope: a row a claim.
+    """Return what was asked and the verdict over all models, by the claim's scope: a row per claim.
 
-    `steady` says whether no multiple of the threshold changes a verdict; it is empty where there is none to change.
+    `steady` says whether no multiple of the threshold changes a verdict; it is empty if there is no verdict to change.
     """
     decided = verdicts[verdicts["verdict"].isin(DECIDED)]
     of_claims = {claim: map(Verdict, found) for claim, found in decided.groupby("claim")["verdict"]}
@@ -182,7 +181,7 @@ def summarise(claims: Sequence[Claim], verdicts: pd.DataFrame, thresholds: pd.Da
 
 
 def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
-    """Verdicts as they are shown, a row a model of a claim, of a run or of the paper: numbers are in the claim's unit.
+    """Format verdicts of a run or of the paper, a row per claim and model, with numbers in the claim's unit.
 
     `margin` and its ends say how far a number lies beyond the threshold towards the side where the claim holds.
     """
@@ -202,7 +201,7 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
         rows.append(row)
     added = ["section", "asked", "mark", "number", "interval", *with_ends("margin")]
     shown = pd.DataFrame(rows, columns=[*verdicts.columns, *added])
-    judged = shown.reindex(columns=VERDICTS)  # the paper's own numbers have neither
+    judged = shown.reindex(columns=VERDICTS)  # the paper's own numbers have no inner or ordinary verdicts
     return shown.assign(
         hangs_on_ends=shown.index.isin(depends_on_ends(judged).index),
         hangs_on_massive_rows=shown.index.isin(depends_on_massive_rows(judged).index),
@@ -210,7 +209,7 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
-    """The ledger as one table: a row a claim; what is asked, the paper's own numbers, and a column a model."""
+    """Make the ledger one table: a row per claim; what is asked, the paper's own numbers, and a column per model."""
     ours = show(verdicts, claims)
     ours["cell"] = (ours["mark"] + " " + ours["interval"]).str.strip()
     models = ours.pivot_table(index="claim", columns="model", values="cell", aggfunc="first")
@@ -226,7 +225,7 @@ def board(verdicts: pd.DataFrame, paper: pd.DataFrame, claims: Sequence[Claim]) 
 
 
 def settings_of_ledger(factors: Sequence[float]) -> dict[str, Any]:
-    """What the results of notebook 13 say besides its tables: who judged, and how verdicts and units are shown."""
+    """Return the settings of notebook 13's results: which claims judged, and how verdicts and units are shown."""
     units = {name: asdict(unit) for name, unit in UNITS.items()}
     marks = {str(verdict): verdict.symbol for verdict in Verdict}
     return {JUDGED_BY: fingerprint(), "factors": list(factors), "units": units, "marks": marks}

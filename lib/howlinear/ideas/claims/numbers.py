@@ -1,8 +1,8 @@
 """The numbers that claims are judged by, each read from the tables of a notebook's results with its interval.
 
 A statistic of a model is a function of its tables; `per_model` takes it of every model, or says by which rule it cannot
-be taken. What belongs to a pair of models, or to all twins, stands under `TOGETHER`; no number is pooled over models.
-`contrasts` holds what they are made of.
+be taken. Numbers of a pair of models, or of all twins, are under `TOGETHER`; no number is pooled over models.
+`contrasts` holds their building blocks.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ NEAR_LINEAR = 0.9
 """R² from which a block counts as near-linear, as in notebook 04."""
 
 CRITICAL = 3.0
-"""A block is critical if putting the line in its place costs this many times what it costs in a typical later block."""
+"""A block is critical if replacing it by the line costs this many times what it costs for a typical later block."""
 
 POWER = 0.5
-"""The share of a planted teacher that a search finds in the median block, or what it does not find may be there."""
+"""Least share of a planted teacher that a search with power finds in the median block."""
 
 NO_COST = "an encoder predicts no next token, so a swap costs no perplexity"
 
 Statistic = Callable[[Results], Readings]
 
 STATISTICS: dict[str, Statistic] = {}
-"""What `claims.toml` and `claims_ours.toml` may name."""
+"""The statistics that `claims.toml` and `claims_ours.toml` may name."""
 
 
 # Model by model, or of several together
 
 
 def per_model(read: Callable[[Results], Reading]) -> Statistic:
-    """A statistic of one model's tables: it is taken of every model of a run; of some it may say why it cannot be."""
+    """Register a statistic of one model's tables, taken of every model of a run, or the reason why it cannot be."""
 
     @wraps(read)
     def statistic(results: Results) -> Readings:
-        beside = results.settings.get("beside", ())  # models that were grown to show something are no test of it
+        beside = results.settings.get("beside", ())  # models that were made to show something are no test of it
         readings: Readings = {}
         for name in results.settings["models"]:
             if name in beside:
@@ -79,19 +79,19 @@ def per_model(read: Callable[[Results], Reading]) -> Statistic:
 
 
 def of_several(statistic: Statistic) -> Statistic:
-    """A statistic of all tables, as claims may name it."""
+    """Register a statistic of all tables, so that claims can name it."""
     STATISTICS[statistic.__name__] = statistic
     return statistic
 
 
 def of_model(results: Results, name: str) -> Results:
-    """A model's rows of every table that is about models."""
+    """Select a model's rows of every table with a column `model`."""
     own = {key: table[table["model"] == name] for key, table in results.items() if "model" in table}
     return Results(results.stem, own, results.run)
 
 
 def measured(found: Mapping[str, Any] | pd.DataFrame, key: str) -> Any:
-    """A table, or a column, of a measure that not every run takes."""
+    """Return a table or column that not every run measures; raise `UntestableError` if it is missing."""
     if key not in found or found[key].empty:
         raise UntestableError(f"not measured in this run: its results hold no {key}")
     return found[key]
@@ -146,7 +146,7 @@ def gelu_correlation(results: Results) -> Readings:
 
 
 def _two_gelu(results: Results) -> list[tuple[str, pd.DataFrame]]:
-    """Name and blocks of each of the two GELU models, by name."""
+    """Return name and blocks of the two GELU models, sorted by name."""
     blocks = results["blocks"]
     gelu = sorted(name for name in blocks["model"].unique() if any(family in name for family in GELU))
     if len(gelu) != 2:
@@ -163,7 +163,7 @@ def cost_correlation(found: Results) -> Reading:
 
 @per_model
 def dearest_near_linear(found: Results) -> Reading:
-    """What the dearest swap of a near-linear block costs, as a multiple of the model's median swap."""
+    """Cost of the most expensive swap of a near-linear block, as a multiple of the model's median swap."""
     blocks = _swapped(found["blocks"])
     typical = blocks["dppl"].median()
     if typical <= 0:
@@ -180,7 +180,7 @@ def cheapest_near_linear(found: Results) -> Reading:
 
 
 def _swapped(blocks: pd.DataFrame) -> pd.DataFrame:
-    """A model's blocks, if what a swap of them costs was measured."""
+    """Return a model's blocks, if the costs of swapping them were measured."""
     if blocks["dppl"].isna().all():
         raise UntestableError(NO_COST)
     return blocks
@@ -196,12 +196,12 @@ def _extreme_near_linear(blocks: pd.DataFrame, name: str, pick: Callable[..., fl
 
 
 def early(depth: int) -> int:
-    """How many blocks count as early: the first third, as the paper's blocks 0 to 3 of twelve."""
+    """Return how many blocks count as early: the first third, as the paper's blocks 0 to 3 of twelve."""
     return depth // 3
 
 
 def critical(blocks: pd.DataFrame) -> tuple[set[int], set[int], set[int]]:
-    """Early blocks whose swap surely costs over `CRITICAL` times the median of later ones, that do, and that may."""
+    """Early blocks whose swap costs over `CRITICAL` times the later median, by lower end, value and upper end."""
     value, low, high = intervals(blocks, "dppl")
     first_later = early(len(blocks))
     typical = np.median(value[first_later:]) if first_later else 0.0
@@ -215,9 +215,9 @@ def critical(blocks: pd.DataFrame) -> tuple[set[int], set[int], set[int]]:
 
 @of_several
 def critical_overlap(results: Results) -> Readings:
-    """How alike the critical early blocks of the two models are that are most alike: shared ones over all (Jaccard).
+    """Overlap of critical early blocks in the two models that are most alike: shared blocks over all (Jaccard).
 
-    1 for the same blocks, or none in either; 0 for no common one. The ends of the interval are the least and the most
+    1 for the same blocks, or none in either; 0 for none in common. The ends of the interval are the least and the most
     that the intervals of the costs leave possible.
     """
     swapped = results["blocks"].groupby("model").filter(lambda blocks: blocks["dppl"].notna().any())
@@ -248,15 +248,15 @@ def fold_spread(found: Results) -> Reading:
 
 @per_model
 def largest_fold_spread(found: Results) -> Reading:
-    """The same of the block where it is largest."""
+    """Standard deviation of R²_lin over blocked folds in the block where it is largest."""
     sd = measured(found["blocks"], "r2_sd")
     return Reading(_of_sd(sd.max()), f"block {found['blocks']['block'][sd.idxmax()]}, over {FOLDS} folds")
 
 
 def _of_sd(sd: float) -> Estimate:
-    """A standard deviation of `FOLDS` values, as of normal ones: (k − 1) s² / σ² is χ² with k − 1 degrees.
+    """Add an interval to a standard deviation of `FOLDS` normal values: (k − 1) s² / σ² is χ² with k − 1 degrees.
 
-    Over blocks as if all erred together, at worst.
+    For a mean over blocks this is the worst case, in which all err together.
     """
     tail = (1 - CONFIDENCE) / 2
     low, high = (((FOLDS - 1) / chi2.ppf(probability, FOLDS - 1)) ** 0.5 for probability in (1 - tail, tail))
@@ -284,7 +284,7 @@ def median_gain(found: Results) -> Reading:
 
 @per_model
 def recipe_median_gain(found: Results) -> Reading:
-    """The same, by the paper's own recipe, chosen on the rows that it is scored on: without an interval."""
+    """Median gain by the paper's own recipe, chosen on the rows that it is scored on: without an interval."""
     return Reading(Estimate.exact(_beside(found, "recipe")["gain_recipe"].median()))
 
 
@@ -301,7 +301,7 @@ def gain_correlation(found: Results) -> Reading:
 
 
 def _with_power(found: Results, said: Reading) -> Reading:
-    """What the bilinear probe says, and whether it finds teachers that are planted in the same model's rows."""
+    """Add to a reading whether the bilinear probe finds teachers that are planted in the same model's rows."""
     if "power" not in found or found["power"].empty:
         return said
     planted = found["power"]["planted"]
@@ -313,18 +313,18 @@ def _with_power(found: Results, said: Reading) -> Reading:
 
 @per_model
 def recipe_correlation(found: Results) -> Reading:
-    """The same, by the paper's own recipe, over the blocks that it was tried on."""
+    """Correlation of the gain by the paper's own recipe with 1 − R²_lin, over the blocks that it was tried on."""
     tried = _beside(found, "recipe")
     return correlate(1 - tried["r2"], tried["gain_recipe"])
 
 
 @per_model
 def products_at_depth(found: Results) -> Reading:
-    """Largest difference of two hidden layers with products from the same two layers without, over blocks tried."""
+    """Largest difference in R² of two layers with products from the same two without, over the blocks tried."""
     tried = measured(found, "controls").set_index("block")
     dense, poly = (tried[tried["control"] == control] for control in ("dense2x", "poly2x"))
     gap = (poly["r2"] - dense["r2"]).abs()
-    # the same rows: the wider of the two intervals is an upper bound of what their difference can err by
+    # the rows are the same, so the wider of the two intervals bounds the error of their difference
     half = np.maximum(dense["r2_high"] - dense["r2_low"], poly["r2_high"] - poly["r2_low"]) / 2
     gaps = pd.DataFrame({"gap": gap, "gap_low": (gap - half).clip(lower=0), "gap_high": gap + half})
     return extreme(gaps.reset_index(), "gap", np.max)
@@ -348,19 +348,19 @@ def saved_later(found: Results) -> Reading:
 
 
 def _beside(found: Results, table: str) -> pd.DataFrame:
-    """The blocks that another table speaks of, with the columns of both."""
+    """Return the blocks that are in another table too, with the columns of both."""
     return found["blocks"].merge(measured(found, table), on="block", suffixes=("", f"_{table}"))
 
 
 def _savings(found: Results) -> pd.DataFrame:
-    """Every block's ΔPPL with the line, and the share of it that products save: (line − products) / line."""
+    """Return every block's ΔPPL with the line, and the share that products save: (line − products) / line."""
     swapped = _swapped(_beside(found, "layers"))
     if len(swapped) < len(found["blocks"]):
         raise UntestableError(f"dppl is of blocks {', '.join(map(str, swapped['block']))} alone: all are needed")
     line = swapped["dppl"]
     return swapped.assign(
         saved=(line - swapped["dppl_poly"]) / line,
-        # at the least: the line as cheap, the layer as dear as they may be
+        # lower end: the line as cheap and the layer as costly as possible
         saved_low=(swapped["dppl_low"] - swapped["dppl_poly_high"]) / line.abs(),
         saved_high=(swapped["dppl_high"] - swapped["dppl_poly_low"]) / line.abs(),
     )
@@ -371,25 +371,25 @@ def _savings(found: Results) -> pd.DataFrame:
 
 @per_model
 def lowest_median(found: Results) -> Reading:
-    """Of a model's near-linear blocks: the lowest R² of the median output feature."""
+    """Lowest R² of the median output feature over a model's near-linear blocks."""
     return _extreme_near_linear(found["blocks"], "median_r2", np.min)
 
 
 @per_model
 def highest_median(found: Results) -> Reading:
-    """Of a model's near-linear blocks: the highest R² of the median output feature."""
+    """Highest R² of the median output feature over a model's near-linear blocks."""
     return _extreme_near_linear(found["blocks"], "median_r2", np.max)
 
 
 @per_model
 def lowest_rank(found: Results) -> Reading:
-    """Of a model's near-linear blocks: the least rank of a map that reaches 90 % of the full R²; a whole number."""
+    """Lowest rank, over a model's near-linear blocks, of a map that reaches 90 % of the full R²; a whole number."""
     return _extreme_near_linear(without_intervals(found["blocks"], "rank_90"), "rank_90", np.min)
 
 
 @per_model
 def highest_rank(found: Results) -> Reading:
-    """Of a model's near-linear blocks: the highest of these ranks."""
+    """Highest rank, over a model's near-linear blocks, of a map that reaches 90 % of the full R²."""
     return _extreme_near_linear(without_intervals(found["blocks"], "rank_90"), "rank_90", np.max)
 
 
@@ -440,7 +440,7 @@ def _several_corpora(found: Results) -> list[str]:
 
 @per_model
 def healed_original(found: Results) -> Reading:
-    """What healing the original block does to perplexity, as it was done to the line: below 0, it lowers it."""
+    """Change in perplexity when the original block is healed as the line was; negative if it improves."""
     healing = measured(found, "healing").set_index("layer")
     original, line = healing.loc["original, healed"], healing.loc["line, healed"]
     delta = Estimate(*original[with_ends("delta")].astype(float))
@@ -454,7 +454,7 @@ def healed_original(found: Results) -> Reading:
 def shortfall(found: Results) -> Reading:
     """Largest shortfall in held-out R² of a trained linear layer, over ill-conditioned blocks and ways of training.
 
-    Inputs count as ill-conditioned where their condition number exceeds the number of steps, as the claim was settled.
+    Inputs count as ill-conditioned if their condition number exceeds the number of steps, as fixed with the claim.
     (Gradient descent needs about as many steps as its square, so the rule is a narrow one.) The trained layer is taken
     as given; the interval is the closed form's.
     """
@@ -473,9 +473,9 @@ def shortfall(found: Results) -> Reading:
 
 @per_model
 def moved(found: Results) -> Reading:
-    """Mean distance of the trained profile from those of the same architecture at random, whole models.
+    """Mean distance of the trained profile from those of whole random models of the same architecture.
 
-    A random model is known as a bracket, from its held-out to its in-sample R². Value: from the middle of the brackets,
+    A random model's R² is known as a bracket, from held out to in sample. Value: from the middle of the brackets,
     averaged over seeds; lower end: from the nearest end of any seed; upper end: from the farthest.
     """
     own, random = found["controls"], found["random"]
@@ -496,7 +496,7 @@ def moved(found: Results) -> Reading:
 
 @of_several
 def architecture_beside_seeds(results: Results) -> Readings:
-    """The architecture's variance between twins, as a share of its own and the seeds' (notebook 08, `beside_seeds`)."""
+    """Architecture's variance between twins, as a share of its own plus the seeds' (notebook 08, `beside_seeds`)."""
     return _beside_seeds(results, "family", "share")
 
 
@@ -521,7 +521,7 @@ def _beside_seeds(results: Results, effect: str, number: str) -> Readings:
 def fall_without_massive_rows(found: Results) -> Reading:
     """Largest fall of R²_lin over a model's blocks when the map is fitted and scored without their massive rows."""
     blocks = _with_massive_rows(found["blocks"])
-    # the worst of both intervals, as of any contrast
+    # the worst of both intervals, as in any contrast
     falls = blocks.assign(
         fall=blocks["r2"] - blocks["r2_ordinary"],
         fall_low=blocks["r2_low"] - blocks["r2_ordinary_high"],
@@ -532,7 +532,7 @@ def fall_without_massive_rows(found: Results) -> Reading:
 
 @per_model
 def rank_one_of_tokens(found: Results) -> Reading:
-    """Of a model's blocks that are nearly linear along one direction: the share that is not so without massive rows."""
+    """Share of the blocks nearly linear along one direction alone that are not so without massive rows."""
     along_one = found["blocks"][found["blocks"]["rank_one"]]
     if along_one.empty:
         raise UntestableError("no block is nearly linear along one direction alone")
@@ -542,7 +542,7 @@ def rank_one_of_tokens(found: Results) -> Reading:
 
 @per_model
 def least_at_first_position(found: Results) -> Reading:
-    """Share of a block's massive rows at position 0, of the block where it is least; of blocks that rest on them."""
+    """Lowest share of massive rows at position 0, over the blocks whose R²_lin rests on massive rows."""
     blocks = _with_massive_rows(found["blocks"])
     resting = blocks.loc[blocks["fall"].abs() >= FEW_ROWS_DECIDE, ["block"]].merge(found["massive"], on="block")
     if resting.empty:
@@ -552,7 +552,7 @@ def least_at_first_position(found: Results) -> Reading:
 
 @per_model
 def dearest_mended(found: Results) -> Reading:
-    """Of the dearest block with massive rows: the share of its swap's cost that is saved by a map of the other rows.
+    """Share of the cost of the costliest swap of a block with massive rows that a map of its other rows saves.
 
     The map is fitted to ordinary rows, and massive rows are left to the FFN (`d` of notebook 12; `a` is least squares
     on all rows).
@@ -569,7 +569,7 @@ def dearest_mended(found: Results) -> Reading:
         raise UntestableError("the dearest swap of a block with massive rows may cost nothing")
     saved = Estimate(
         1 - after["nats"] / before["nats"],
-        # at the least: the mended map as dear, the other as cheap as they may be
+        # lower end: the mended map as costly and the other as cheap as possible
         1 - after["nats_high"] / before["nats_low"],
         1 - after["nats_low"] / before["nats_high"],
     )
@@ -577,7 +577,7 @@ def dearest_mended(found: Results) -> Reading:
 
 
 def _with_massive_rows(blocks: pd.DataFrame) -> pd.DataFrame:
-    """A model's blocks that have massive rows, if there are any."""
+    """Return a model's blocks that have massive rows, if there are any."""
     massive = blocks[blocks["massive_rows"] > 0]
     if massive.empty:
         raise UntestableError("no block has a massive row")

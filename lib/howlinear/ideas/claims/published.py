@@ -1,8 +1,8 @@
-"""The paper's own numbers, put to the same questions: `published.csv` as tables of the notebooks' results.
+"""The paper's own numbers, judged like our results: `published.csv` as tables of the notebooks' results.
 
 A claim's statistic is applied to the paper's own numbers as it is to a run's. A claim whose threshold they fail is not
-the paper's but a misreading of it, and the tests forbid it. What the paper gives in its text alone stands in
-`claims.toml` (`quoted`), and so does why it publishes nothing to compare with (`unpublished`).
+the paper's but a misreading of it, and the tests forbid it. Numbers that only the paper's text gives are in
+`claims.toml` (`quoted`), and so is the reason why it publishes nothing to compare with (`unpublished`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from howlinear.ideas.claims.contrasts import Reading, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
 
 TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick": "r2_lin_moby_dick"}
-"""The paper's texts, the main one first → where R²_lin on each stands in `published.csv`."""
+"""The paper's texts, the main one first → column of `published.csv` with R²_lin on each."""
 
 
 def as_results(notebook: str, published: pd.DataFrame) -> Results:
-    """What the paper publishes, as a notebook's results hold it; no number has an interval."""
+    """Return what the paper publishes in the form of a notebook's results; no number has an interval."""
     published = published.sort_values("block", kind="stable")
     match notebook.split("_")[1]:
         case "ceilings":
@@ -49,10 +49,10 @@ def as_results(notebook: str, published: pd.DataFrame) -> Results:
 
 
 def own_numbers(claim: Claim, published: pd.DataFrame | None = None) -> dict[str, float]:
-    """The claim's statistic on the paper's own numbers: model, or what the text quotes → value.
+    """Take the claim's statistic of the paper's own numbers: model, or name of a quoted value → value.
 
-    Empty where the paper publishes none (`claim.unpublished` says why); a model that the statistic cannot be taken of
-    is left out.
+    Empty if the paper publishes none (`claim.unpublished` says why); a model for which the statistic cannot be taken is
+    left out.
     """
     if claim.quoted or claim.unpublished:
         return dict(claim.quoted)
@@ -65,19 +65,19 @@ def own_numbers(claim: Claim, published: pd.DataFrame | None = None) -> dict[str
 
 
 def own_verdict(claim: Claim, published: pd.DataFrame | None = None) -> Verdict:
-    """The verdict of the paper's own numbers on a claim, taken without intervals, since it publishes none."""
+    """Judge a claim by the paper's own numbers, taken without intervals, since it publishes none."""
     values = own_numbers(claim, published).values()
     return claim.together(claim.verdict(Estimate.exact(value)) for value in values)
 
 
 def _exact(published: pd.DataFrame, **names: str) -> pd.DataFrame:
-    """Some of the paper's numbers by the names that results have, both ends of whose intervals are themselves."""
+    """Select some of the paper's numbers under the names in results, with intervals of zero width."""
     numbers = {column: published[own] for name, own in names.items() for column in with_ends(name)}
     return published[["model", "block"]].assign(**numbers)
 
 
 def _agreement(published: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The correlation over blocks of every model's profiles on the main text and on another."""
+    """Yield the correlation over blocks of every model's profiles on the main text and on another."""
     main, *others = TEXTS
     for model, blocks in published.groupby("model", sort=False):
         for other in others:
