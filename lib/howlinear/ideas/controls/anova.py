@@ -1,11 +1,11 @@
-"""Analysis of variance of profiles: which factor tells them apart, and how much of what does is its share.
+"""Analysis of variance of profiles: which factors tell them apart, and what share each of them has.
 
 For a balanced set of profiles that differ in known factors: rows, colour and weights of a transplant; architecture,
 training text and seed of the twins. The arithmetic is Fisher's (1925, "Statistical methods for research workers").
 
-Where every combination was made more than once, as the twins were from two seeds each, the repetitions are the
-yardstick: `beside_seeds` says how much a factor moves a profile beside what a new seed does. Where nothing is repeated,
-as with transplants, `anova` shares out what there is and can only draw blocks.
+If every combination was made more than once, as the twins were from two seeds each, the repetitions are the yardstick:
+`beside_seeds` compares how much a factor moves a profile with what a new seed does. If nothing is repeated, as with
+transplants, `anova` shares out the variance there is and can only resample blocks.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from scipy.special import ncfdtrinc
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 
-DRAWS = 2_000  # of blocks, in the bootstrap
+DRAWS = 2_000  # bootstrap samples of blocks
 
 SEED = "seed"
-"""The factor whose levels are repetitions of one kind."""
+"""The factor whose levels are repetitions of one combination."""
 
-Profiles = Float[np.ndarray, "blocks ..."]  # R²: an axis of blocks, then one a factor with a place a level
+Profiles = Float[np.ndarray, "blocks ..."]  # R²: an axis of blocks, then one per factor with a place per level
 
 
 def anova(table: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
-    """Analysis of variance of a balanced set of profiles, in each block, added up over blocks.
+    """Analyse the variance of a balanced set of profiles, in each block, summed over blocks.
 
-    What all profiles share is left out: shares are of what tells them apart. The interval is from a bootstrap over
-    blocks; neighbouring blocks are alike, so it is on the narrow side.
+    What all profiles share is left out: shares are of the differences between them. The interval is from a bootstrap
+    over blocks; neighbouring blocks are alike, so it is on the narrow side.
 
     Returns:
-        A row of table `effects` an effect, those of one factor first; an interaction is called `a × b`. Its degrees of
+        A row of table `effects` per effect, those of one factor first; an interaction is called `a × b`. Its degrees of
         freedom over those of all effects are the share that pure noise would have.
     """
     profiles = _as_array(table, factors)
@@ -57,13 +57,13 @@ def anova(table: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
 
 
 def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[str]) -> dict[str, float]:
-    """How much one effect, or several together, move a profile beside what a new seed does.
+    """Compare how much one effect, or several together, move a profile with what a new seed does.
 
-    The seeds of one combination are the only repetitions there are, so their spread is the error (Fisher 1925). The
-    interval is that of the noncentral F distribution (Steiger 2004, "Beyond the F test"). Blocks of a profile do not
-    err each by itself: degrees of freedom are those of one block, times how many blocks the seeds' differences look
-    like (Greenhouse & Geisser 1959). From few seeds that number comes out too low, and the interval too wide rather
-    than too narrow.
+    The seeds of one combination are the only repetitions, so their spread is the error (Fisher 1925). The interval is
+    that of the noncentral F distribution (Steiger 2004, "Beyond the F test"). Blocks of a profile do not err
+    independently: degrees of freedom are those of one block, times the number of independent blocks that the seeds'
+    differences suggest (Greenhouse & Geisser 1959). With few seeds that number comes out too low, and the interval too
+    wide rather than too narrow.
 
     Returns:
         Cells of table `beside_seeds`. With the effect's variance θ² and that of the seeds σ², share is θ² / (θ² + σ²),
@@ -106,7 +106,7 @@ def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[
 
 
 def _as_array(table: pd.DataFrame, factors: Sequence[str]) -> Profiles:
-    """A tidy table of profiles with an axis of blocks, then one a factor; levels in the order of the table."""
+    """Turn a tidy table of profiles into an array: an axis of blocks, then one per factor; levels in table order."""
     keys = ["block", *factors]
     levels = [table[key].unique() for key in keys]
     every = pd.MultiIndex.from_product(levels, names=keys)
@@ -119,10 +119,10 @@ def _as_array(table: pd.DataFrame, factors: Sequence[str]) -> Profiles:
 def _sums_of_squares(
     profiles: Profiles, factors: Sequence[str], labels: str | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there.
+    """Return every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there.
 
     The levels of the factor `labels` are mere labels (the second seed of one cell has nothing to do with that of
-    another), so all effects that it takes part in are added up under its name.
+    another), so all effects that involve it are added up under its name.
     """
     _check(profiles, factors)
     squares: dict[str, np.ndarray] = {}
@@ -152,7 +152,7 @@ def _check(profiles: Profiles, factors: Sequence[str]) -> None:
 
 
 def _effects(profiles: Profiles) -> dict[tuple[int, ...], np.ndarray]:
-    """Axes → the effect of these factors together, in each block: their means, less all effects of fewer of them."""
+    """Return axes → joint effect of these factors in each block: their means minus all effects of fewer of them."""
     axes = range(1, profiles.ndim)
     effects = {(): profiles.mean(axis=tuple(axes), keepdims=True)}  # what all share
     for size in axes:
@@ -168,7 +168,7 @@ def _effects(profiles: Profiles) -> dict[tuple[int, ...], np.ndarray]:
 
 
 def _bootstrap_shares(by_block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of each effect's share, from sums of squares (effects, blocks) of blocks drawn with replacement."""
+    """Return both ends of each effect's share, from sums of squares (effects, blocks) of resampled blocks."""
     blocks = by_block.shape[1]
     drawn = np.random.default_rng(0).integers(blocks, size=(DRAWS, blocks))
     sums = by_block[:, drawn].sum(2)  # (effects, draws)
@@ -179,14 +179,14 @@ def _bootstrap_shares(by_block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _independent_blocks(profiles: Profiles, axis: int) -> float:
-    """(tr S)² / tr S², with S the covariance over blocks of what sets repetitions of one kind apart."""
+    """Return (tr S)² / tr S², with S the covariance over blocks of the differences between repetitions."""
     differences = (profiles - profiles.mean(axis=axis, keepdims=True)).reshape(len(profiles), -1)
     covariance = differences @ differences.T
     return float(np.trace(covariance) ** 2 / np.square(covariance).sum())
 
 
 def _noncentrality(f: float, degrees: float, error_degrees: float, probability: float) -> float:
-    """The noncentrality λ at which an F is not exceeded with this probability; 0 where none makes it so likely."""
+    """Return the noncentrality λ at which `f` is not exceeded with this probability; 0 if there is none."""
     most = 500.0  # scipy's inverse ends at λ = 10⁴; far out, λ is proportional to F
     if f > most:
         return f / most * _noncentrality(most, degrees, error_degrees, probability)

@@ -1,8 +1,8 @@
 """Other inputs for the same weights: another model's, normal ones, standardised ones.
 
-A referee of arXiv 2606.19379 asked whether a profile comes from a block's weights or from what the block is fed. Here
-rows of one model are dressed in another's mean and covariance, or drawn from the normal distribution that has both.
-On normal rows `core.gaussian.predict_spectrum` knows the answer without a fit.
+A referee of arXiv 2606.19379 asked whether a profile comes from a block's weights or from its inputs. Here rows of one
+model are given another's mean and covariance, or drawn from the normal distribution that has both. On normal rows
+`core.gaussian.predict_spectrum` gives the answer without a fit.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ class Colour:
         return cls(moments.mean_x, inputs.vectors, whitening(moments), root)
 
     def white(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n rank"]:
-        """Rows of this colour to rows of mean 0 and covariance 1, float64."""
+        """Whiten rows of this colour to mean 0 and covariance 1, float64."""
         return (x.double() - self.mean) @ self.unroot
 
 
 def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int | None = None) -> Float[Tensor, "n d"]:
-    """Rows of one colour in another: whitened, then given the target's mean and covariance.
+    """Recolour rows: whiten them, then give them the target's mean and covariance.
 
-    Covariances say nothing of how white rows are to be turned. By default they are turned as little as the two sets of
-    null directions allow (the polar factor; without null directions, not at all), in coordinates scaled to unit
-    variance. Null directions of the target stay null; where the source has fewer directions, some of the target's stay
-    empty.
+    Covariances do not determine how to rotate white rows. By default they are rotated as little as the two sets of null
+    directions allow (the polar factor; without null directions, not at all), in coordinates scaled to unit variance.
+    Null directions of the target stay null; if the source has fewer directions, some of the target's stay empty.
     """
     width = len(source.mean)
     directions = source.vectors.T
@@ -70,7 +69,7 @@ def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int 
 
 
 def gaussian(colour: Colour, n: int, seed: int = 0) -> Float[Tensor, "n d"]:
-    """Normal rows of a colour: its mean, its covariance and nothing else, shape (n, d), float32."""
+    """Draw normal rows with a colour's mean and covariance, shape (n, d), float32."""
     generator = torch.Generator().manual_seed(seed)
     white = torch.randn(n, len(colour.mean), generator=generator, dtype=torch.float64)
     symmetric_root = colour.vectors @ colour.root
@@ -79,7 +78,7 @@ def gaussian(colour: Colour, n: int, seed: int = 0) -> Float[Tensor, "n d"]:
 
 
 def standardise(x: Float[Tensor, "n d"], moments: Moments) -> Float[Tensor, "n d"]:
-    """Rows with every feature at mean 0 and variance 1 (constant ones at 0), by the train rows' moments."""
+    """Scale every feature of rows to mean 0 and variance 1 (constant ones to 0), by the train rows' moments."""
     # one over each feature's standard deviation, 0 for a constant one
     scale = decompose(moments).scale * moments.n**0.5
     centred = x.double() - moments.mean_x

@@ -1,8 +1,8 @@
-"""Who makes a profile, as tidy tables: controls, models at random, what blocks are fed, transplants and twins.
+"""What makes a profile, as tidy tables: controls, random models, inputs of blocks, transplants and twins.
 
 A control is named by what it changes: `own` is the block as it is; `normal`, `turned` and `standardised` change its
-inputs (see `inputs`); `permuted`, `redrawn` and `fresh` its weights (`weights`). What the columns of recorded tables
-mean stands in `files/columns.yaml`.
+inputs (see `inputs`); `permuted`, `redrawn` and `fresh` its weights (see `weights`). The columns of recorded tables are
+explained in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from howlinear.instrument.capture import BlockCapture, Sample, describe
 CONTROLS = ("own", "normal", "turned", "standardised", "permuted", "redrawn", "fresh")
 
 FACTORS = ("family", "text", "seed")
-"""What one twin may differ in from another."""
+"""What twins may differ in."""
 
 MOVED_BY = {"family": ["family"], "text": ["text", "family × text"]}
-"""What is asked of the twins → the effects that answer: the architecture; and the training text within a family."""
+"""Question about the twins → the effects that answer it: the architecture; and the training text within a family."""
 
 Blocks = Mapping[int, BlockCapture]
 Ffns = Mapping[int, nn.Module]
 
 
 def controls(model: str, blocks: Blocks, ffns: Ffns, fresh: Ffns) -> pd.DataFrame:
-    """R²_lin of every block of a model on its own rows and weights, and under six controls; table `controls`.
+    """Measure R²_lin of every block on its own rows and weights, and under six controls; table `controls`.
 
-    Only `own` has an interval. Beside it, rank and rows_train of each fit.
+    Only `own` has an interval. Each row also has the fit's rank and rows_train.
     """
     rows = []
     for block, captured in blocks.items():
@@ -61,7 +61,7 @@ def controls(model: str, blocks: Blocks, ffns: Ffns, fresh: Ffns) -> pd.DataFram
 
 
 def _cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> dict[str, tuple[Tensor, nn.Module]]:
-    """Control → the rows to feed, and the FFN to feed them to."""
+    """Return control → rows to feed, and the FFN to feed them to."""
     x = captured.rows().x
     moments = sum(captured.train)
     own = Colour.of(moments)
@@ -77,12 +77,12 @@ def _cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> dict[str
 
 
 def cost_of_fit(controls: pd.DataFrame) -> pd.Series:
-    """By what share the held-out residual of a fit on n rows of rank r is too large, r / (n − r − 2): one a control."""
+    """Share by which the held-out residual of a fit on n rows of rank r is too large, r / (n − r − 2), per control."""
     return controls["rank"] / (controls["rows_train"] - controls["rank"] - 2)
 
 
 def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
-    """R²_lin `fitted` on normal rows, its `closed` form, which needs none, and that less what a fit costs, `priced`."""
+    """R²_lin `fitted` on normal rows, its `closed` form without rows, and `priced`: that minus the cost of a fit."""
     normal = controls[controls["control"] == "normal"].reset_index(drop=True)
     table = normal[["model", "block", "r2"]].rename(columns={"r2": "fitted"})
     table["closed"] = [closed[row.model, row.block] for row in table.itertuples()]
@@ -96,7 +96,7 @@ def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float])
 
 
 def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
-    """Whole models at random, where random blocks also feed one another; table `random`."""
+    """Whole models with random weights, where random blocks also feed one another; table `random`."""
     tables = []
     for model, of_seeds in baselines.items():
         for seed, found in enumerate(of_seeds):
@@ -112,9 +112,9 @@ def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
 
 
 def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
-    """How many trained blocks lie, interval and all, above or below all random ones; table `by_model`."""
+    """Count the trained blocks whose whole interval lies above or below all random ones; table `by_model`."""
     own = controls[controls["control"] == "own"]
-    # a model at random may lie anywhere from its held-out to its in-sample R²
+    # a random model may lie anywhere from its held-out to its in-sample R²
     by_block = random.groupby(["model", "block"])
     bracket = by_block.agg(lowest=("r2", "min"), highest=("r2_in_sample", "max"))
     beside = own.join(bracket, on=["model", "block"])
@@ -138,7 +138,7 @@ def floors(sample: Sample) -> pd.DataFrame:
 
 
 def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
-    """What goes into each block of a model, as a referee asked: `capture.describe`, and table `support`."""
+    """Describe the inputs of each block of a model, as a referee asked: `capture.describe`, and table `support`."""
     rows = []
     for block, captured in blocks.items():
         sample = captured.rows()
@@ -155,7 +155,7 @@ def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
 
 
 def alike(captures: Mapping[str, Blocks]) -> list[str]:
-    """The models of the first one's width and blocks, if there are two: rows can be transplanted between these."""
+    """List the models with the first one's width and blocks, if there are two: rows can go from one to another."""
     shapes = {}
     for name, blocks in captures.items():
         width = next(iter(blocks.values())).train[0].d_in
@@ -166,10 +166,10 @@ def alike(captures: Mapping[str, Blocks]) -> list[str]:
 
 
 def transplants(captures: Mapping[str, Blocks], ffns: Mapping[str, Ffns], three_way_every: int = 1) -> pd.DataFrame:
-    """Rows of one model, in the mean and covariance of another, through the weights of a third, block by block.
+    """Send rows of one model, with the mean and covariance of another, through the weights of a third, block by block.
 
     Returns:
-        block; the models that shape, colour and weights are of; r2. No row where no two models are `alike`.
+        block; the models that shape, colour and weights are of; r2. No row if no two models are `alike`.
     """
     names = alike(captures)
     found = []
@@ -194,7 +194,7 @@ def transplants(captures: Mapping[str, Blocks], ffns: Mapping[str, Ffns], three_
 
 
 def pairs(transplants: pd.DataFrame) -> pd.DataFrame:
-    """The referee's experiment: those whose colour and weights are of one model; table `pairs`."""
+    """Select the referee's experiment: transplants with colour and weights of one model; table `pairs`."""
     table = transplants[transplants["colour"] == transplants["weights"]].drop(columns="colour")
     return table.rename(columns={"shape": "inputs"}).reset_index(drop=True)
 
@@ -202,7 +202,7 @@ def pairs(transplants: pd.DataFrame) -> pd.DataFrame:
 def effects(transplants: pd.DataFrame) -> pd.DataFrame:
     """What moves R²_lin among transplants: `anova.anova` of two designs, `two-way` and `three-way`; table `effects`.
 
-    Two-way is that of `pairs`; three-way that of the blocks in which all three are free. No row without transplants.
+    Two-way uses `pairs`; three-way uses the blocks in which all three models are free. No row without transplants.
     """
     if transplants.empty:
         columns = ["design", "effect", "share", "share_low", "share_high", "freedom", "size"]
@@ -219,10 +219,10 @@ def effects(transplants: pd.DataFrame) -> pd.DataFrame:
 
 
 def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
-    """How far transplants between two models lie from four curves that they could follow; table `nearness`.
+    """Measure how far transplants between two models lie from four curves that they could follow; table `nearness`.
 
-    The profile of the weights' owner, of the inputs' owner, or of the weights' owner on `normal` rows or on its own
-    `turned`. No row without transplants.
+    The curves are the profiles of the weights' owner, of the inputs' owner, and of the weights' owner on `normal` rows
+    and on its own rows `turned`. No row without transplants.
     """
     foreign = pairs[pairs["inputs"] != pairs["weights"]]
     curves = {
@@ -245,7 +245,7 @@ def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
 
 
 def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Profiles of twins as `training.twins` measured them; table `twins`."""
+    """Collect the profiles of twins that `training.twins` measured; table `twins`."""
     tables = []
     for twin in measurements:
         for text, profile in twin["profiles"].items():
@@ -280,9 +280,9 @@ def twin_gaps(twins: pd.DataFrame) -> pd.DataFrame:
 
 
 def twins_beside_seeds(twins: pd.DataFrame) -> pd.DataFrame:
-    """How much architecture and training text move the twins' profiles beside another seed; table `beside_seeds`.
+    """Compare how much architecture, training text and another seed move the twins' profiles; table `beside_seeds`.
 
-    On each text, as measured and less the profile's mean over blocks; and on all, as one long profile.
+    On each text, as measured and minus the profile's mean over blocks; and on all texts, as one long profile.
     """
     # a block of one text and the same block of another are two places of one long profile
     long_block = twins["measured_on"] + " " + twins["block"].astype(str)

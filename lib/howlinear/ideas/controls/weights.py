@@ -1,8 +1,8 @@
-"""What a profile could owe to something else: other weights, other pairs, few rows.
+"""What else could explain a profile: other weights, other pairs, few rows.
 
 The paper (arXiv 2606.19379) argues that recoverability is learned; a referee asked what else could make such a
-profile. Here: weights in disorder (permuted, or directions drawn anew) or wholly random, the chance floor of shuffled
-pairs, and how few rows carry a block. Other inputs are in `inputs`, an analysis of variance in `anova`.
+profile. Here: scrambled weights (permuted, or with redrawn directions), the chance floor of shuffled pairs, and how few
+rows carry a block. Other inputs are in `inputs`, an analysis of variance in `anova`.
 Haar-random directions: Mezzadri (2007, "How to generate random matrices from the classical compact groups"). Error of
 least squares on normal rows: Stein (1960, "Multiple regression").
 """
@@ -27,7 +27,7 @@ _CHUNK = 2_048  # rows in a forward pass: hidden activations are four times as w
 
 @torch.no_grad()
 def respond(ffn: nn.Module, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_out"]:
-    """A block's outputs for rows that need not be its own; `ffn` maps x to y (`ffn_sites.whole`)."""
+    """Compute a block's outputs for rows that need not be its own; `ffn` maps x to y (`ffn_sites.whole`)."""
     weight = next(ffn.parameters())
     return torch.cat([ffn(part.to(weight)[None])[0] for part in x.split(_CHUNK)])
 
@@ -35,7 +35,7 @@ def respond(ffn: nn.Module, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_ou
 def sample_ceiling(
     x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"], sample: Sample, intervals: bool = True
 ) -> Ceiling:
-    """R²_lin of rows made from a sample's: the same tokens to fit on, the same held out, the same document folds."""
+    """Measure R²_lin of rows made from a sample's, with the same train and held-out tokens and document folds."""
     if not len(x) == len(y) == len(sample.test):
         raise InputError(f"{len(x)} inputs and {len(y)} outputs for a sample of {len(sample.test)} rows: give each one")
     made = replace(sample, x=x, y=y)
@@ -47,7 +47,7 @@ def sample_ceiling(
 
 
 def permute(ffn: nn.Module) -> nn.Module:
-    """A copy with the entries of each weight matrix in random order: same values, no structure. Biases stay."""
+    """Copy an FFN with the entries of each weight matrix in random order: same values, no structure. Biases stay."""
 
     def shuffle(weight: Tensor, generator: torch.Generator) -> Tensor:
         order = torch.randperm(weight.numel(), generator=generator)
@@ -57,7 +57,7 @@ def permute(ffn: nn.Module) -> nn.Module:
 
 
 def redraw(ffn: nn.Module) -> nn.Module:
-    """A copy whose weight matrices keep their singular values and get Haar-random directions. Biases stay."""
+    """Copy an FFN; weight matrices keep their singular values and get Haar-random directions. Biases stay."""
 
     def turn(weight: Tensor, generator: torch.Generator) -> Tensor:
         singular = torch.linalg.svdvals(weight.double())
@@ -69,7 +69,7 @@ def redraw(ffn: nn.Module) -> nn.Module:
 
 
 def random_directions(size: int, count: int, generator: torch.Generator) -> Float[Tensor, "size count"]:
-    """Haar-random orthonormal columns, at most as many as `size`: QR of normal numbers, signs from R."""
+    """Draw Haar-random orthonormal columns, at most as many as `size`: QR of normal numbers, signs from R."""
     empty = torch.empty(size, count, dtype=torch.float64)
     return nn.init.orthogonal_(empty, generator=generator)
 
@@ -88,7 +88,7 @@ def _change_matrices(ffn: nn.Module, change: Callable[[Tensor, torch.Generator],
 
 
 def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | float]:
-    """A row of table `floors`: least squares on some of a sample's rows, true pairs and y dealt at random to x."""
+    """Return a row of table `floors`: least squares on some of a sample's rows, with true and with shuffled pairs."""
     width, width_out = sample.x.shape[1], sample.y.shape[1]
     train = (~sample.test).nonzero()[:, 0]
     test = sample.test.nonzero()[:, 0]
@@ -100,7 +100,7 @@ def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | fl
     shuffled_test = test[torch.randperm(len(test), generator=generator)]
 
     def fit_pairs(train_outputs: Tensor, test_outputs: Tensor) -> Ceiling:
-        """The ceiling of inputs with these rows' outputs."""
+        """Fit and score the inputs with these rows' outputs."""
         fitted = Moments(width, width_out).update(sample.x[train], sample.y[train_outputs])
         held_out = Moments(width, width_out).update(sample.x[test], sample.y[test_outputs])
         return ceiling(fitted, held_out)
@@ -123,7 +123,7 @@ def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | fl
 def effective_support(rows: Float[Tensor, "n d"]) -> float:
     """Share of rows that carry the variance: (Σw)² / (n Σw²), with w the squared distance of a row from the mean.
 
-    1 if all rows lie equally far out, 1 / n if one row does alone; d / (d + 2) for a normal ball in d dimensions.
+    1 if all rows are equally far out, 1 / n if one row carries it all; d / (d + 2) for a normal ball in d dimensions.
     """
     centred = rows.double() - rows.double().mean(0)
     weight = centred.square().sum(1)
