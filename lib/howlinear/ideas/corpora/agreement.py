@@ -1,9 +1,9 @@
-"""How far two corpora give one profile of R²_lin over the blocks (arXiv 2606.19379, figure 5), with intervals.
+"""How far two corpora give the same profile of R²_lin over blocks (arXiv 2606.19379, figure 5), with intervals.
 
-Two models are compared in the same way; where they read the same rows, their folds are left out together (`compare`).
+Two models are compared in the same way; if they read the same rows, their folds are left out together (`compare`).
 
-The intervals say what other documents of the same corpora would change. The blocks are all that the model has, no
-sample of anything, so they are not resampled.
+The intervals say what other documents of the same corpora would change. The blocks are all that the model has, not a
+sample, so they are not resampled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LARGEST_CORRELATION = 1 - 1e-12  # Fisher's z of a correlation of 1 is infinite
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two corpora, or two models, give one profile.
+    """How far two corpora, or two models, give the same profile.
 
     Attributes:
         correlation: of R²_lin over the blocks; its interval is the jackknife's over document folds, on Fisher's z. None
-            of fewer than three blocks, over which no correlation says anything.
-        difference: block → R²_lin of the one minus that of the other, by depth.
+            for fewer than three blocks, over which a correlation says nothing.
+        difference: block → R²_lin of the first minus that of the second, by depth.
 
     Both kinds of interval hold the truth in 94 to 98 of 100 simulated measurements (`benchmarks/coverage.py`).
     """
@@ -41,13 +41,13 @@ class Agreement:
 
     @property
     def differ(self) -> tuple[int, ...]:
-        """Blocks whose difference is larger than its interval; one in twenty is by chance."""
+        """Blocks whose difference has an interval that excludes 0; by chance, one in twenty does."""
         return tuple(block for block, difference in self.difference.items() if difference.excludes(0.0))
 
 
 @dataclass(frozen=True)
 class FoldProfiles:
-    """A corpus' profile of R²_lin, and what it becomes without each document fold.
+    """Profile of R²_lin on a corpus, also without each document fold.
 
     Attributes:
         whole: with all folds, shape (blocks,).
@@ -61,7 +61,7 @@ class FoldProfiles:
 
     @classmethod
     def of(cls, scores: Iterable[Scores]) -> FoldProfiles:
-        """The profiles that the scores of single blocks make, in their order."""
+        """Make profiles of the scores of single blocks, in their order."""
         scores = list(scores)
         return cls(
             whole=np.array([of_block.whole for of_block in scores]),
@@ -87,7 +87,7 @@ def compare(
     paired: bool = False,
 ) -> Agreement:
     """Compare two profiles of the same blocks."""
-    # Pairs of profiles without a train or held-out fold of both, or of one where the folds of the two are independent
+    # Pairs of profiles without a train or held-out fold: of both if paired, or of one if their folds are independent
     left_out = [(first.refitted, second.refitted), (first.rescored, second.rescored)]
     if not paired:
         left_out = [(without, second.whole) for without in (first.refitted, first.rescored)]
@@ -101,7 +101,7 @@ def compare(
     if len(blocks) < 3:
         return Agreement(None, difference)
 
-    # The correlation is jackknifed on Fisher's scale and taken back.
+    # The correlation is jackknifed on Fisher's scale and transformed back.
     if np.ptp(first.whole) == 0 or np.ptp(second.whole) == 0:
         raise InputError(f"the profile of {' or '.join(names)} is the same in every block: correlations are undefined")
     left_out_z = []

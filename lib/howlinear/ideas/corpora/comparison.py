@@ -1,4 +1,4 @@
-"""Two models on one text, or one model on two: their profiles beside one another, with what surely differs."""
+"""Comparison of two models on one text, or of one model on two texts: their profiles and how far they agree."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Measured = tuple[Profile, dict[int, Scores]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two profiles beside one another.
+    """Two profiles and how far they agree.
 
     Attributes:
-        first: one.
-        second: the other.
+        first: the first profile.
+        second: the second profile.
         paired: whether both were measured on the same rows.
-        agreement: how far they are one profile, differences the first less the second, in the blocks that have an
-            R²_lin in both; None where models differ in depth.
+        agreement: how far they are one profile, with differences first minus second, over the blocks that have an
+            R²_lin in both; None if the profiles have different blocks, or none in common with an R²_lin.
     """
 
     first: Profile
@@ -47,7 +47,7 @@ def measured(
     batch_size: int = 16,
     swap: bool = False,
 ) -> Measured:
-    """Measure a model for a comparison; its moments are let go. The arguments are those of `hl.measure`."""
+    """Measure a model for a comparison, without keeping moments. The arguments are those of `hl.measure`."""
     losses = HeldOutLosses(model, rows)
     captured = capture(model, rows, blocks, batch_size=batch_size, progress=progress, losses=losses, site=site)
     profile = replace(profile_of(captured, name_of(model), rows, losses.perplexity()), site=site)
@@ -58,7 +58,7 @@ def measured(
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:
-    """Compare two that were measured, paired if their rows are the same."""
+    """Compare two measured profiles, paired if their rows are the same."""
     one, scores_of_one = first
     other, scores_of_other = second
     paired = one.rows.sha256 == other.rows.sha256

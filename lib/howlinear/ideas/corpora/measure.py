@@ -1,6 +1,6 @@
-"""What changes with the text, as tidy tables: profiles, what a line loses on another text, how alike lines are, costs.
+"""What changes with the text, as tidy tables: profiles, a line's loss on another text, likeness of lines, costs.
 
-Everywhere `found` is model → block → `Transfer`. What the columns mean stands in `files/columns.yaml`.
+Throughout, `found` is model → block → `Transfer`. The columns are explained in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from howlinear.text.rows import TokenRows
 
 Found = Mapping[str, Mapping[int, Transfer]]
 
-FEWEST = 3  # blocks that a correlation is taken over
-FEWEST_INNER = 5  # of fewer blocks the first and the last are not left out
+FEWEST = 3  # fewest blocks that a correlation is taken over
+FEWEST_INNER = 5  # with fewer blocks, the first and the last are not left out
 
 
 def profiles(found: Found) -> pd.DataFrame:
@@ -40,7 +40,7 @@ def profiles(found: Found) -> pd.DataFrame:
 
 
 def transfer(found: Found) -> pd.DataFrame:
-    """What a map fitted on one text loses of R² on another."""
+    """Loss in R² of a map fitted on one text and scored on another."""
     rows = []
     for model, fitted, by_block in _by_corpus(found):
         for scored in _corpora(by_block):
@@ -52,7 +52,7 @@ def transfer(found: Found) -> pd.DataFrame:
 
 
 def likeness(found: Found) -> pd.DataFrame:
-    """Cosine of two texts' maps, and what noise would leave of 1."""
+    """Cosine of two texts' maps, and the cosine that noise alone would leave."""
     rows = []
     for model, by_block in found.items():
         for corpus, other in combinations(_corpora(by_block), 2):
@@ -64,7 +64,7 @@ def likeness(found: Found) -> pd.DataFrame:
 
 
 def agreements(found: Found) -> pd.DataFrame:
-    """How far the profiles of every two texts agree; no row of a model that has fewer than three blocks."""
+    """How far the profiles of every two texts agree; no row for a model with fewer than three blocks."""
     rows = []
     for model, by_block in found.items():
         for corpus, other in combinations(_corpora(by_block), 2):
@@ -91,7 +91,7 @@ def _agreement(by_block: Mapping[int, Transfer], corpus: str, other: str) -> dic
 
 
 def _inner(by_block: Mapping[int, Transfer]) -> dict[int, Transfer]:
-    """Without the first and the last block, which can make any correlation high if they lie far from the rest."""
+    """Leave out the first and the last block, which can make any correlation high if they lie far from the rest."""
     blocks = sorted(by_block)
     if len(blocks) >= FEWEST_INNER:
         blocks = blocks[1:-1]
@@ -99,7 +99,7 @@ def _inner(by_block: Mapping[int, Transfer]) -> dict[int, Transfer]:
 
 
 def by_model(profiles: pd.DataFrame, transfer: pd.DataFrame, likeness: pd.DataFrame) -> pd.DataFrame:
-    """A row a model, from the tables above; empty cells where there is one text, or are fewer than three blocks."""
+    """Return a row per model, from the tables above; cells are empty for one text or fewer than three blocks."""
     rows = []
     for model, of_model in profiles.groupby("model", sort=False):
         curves = of_model.pivot_table(index="block", columns="corpus", values="r2")
@@ -132,9 +132,9 @@ def swap_costs(
     blocks: Sequence[int],
     main: str,
 ) -> pd.DataFrame:
-    """What the text's own map costs in perplexity in a block's place, and what the main text's costs on top, `extra`.
+    """Measure the rise in perplexity with the text's own map in a block's place, and the `extra` rise with the main's.
 
-    Each block alone; no row of a model that predicts no next token.
+    Each block is replaced alone; no row for a model that predicts no next token.
     """
     rows = []
     for corpus, text in texts.items() if is_causal(model) else ():
@@ -154,7 +154,7 @@ def _corpora(by_block: Mapping[int, Transfer]) -> tuple[str, ...]:
 
 
 def _by_corpus(found: Found) -> Iterator[tuple[str, str, Mapping[int, Transfer]]]:
-    """(model, corpus, block → `Transfer`), in the order in which they were given."""
+    """Yield (model, corpus, block → `Transfer`), in the given order."""
     for model, by_block in found.items():
         for corpus in _corpora(by_block):
             yield model, corpus, by_block

@@ -1,8 +1,8 @@
-"""Does a block's linear part survive a change of text? Maps carried over to another corpus, and maps likened.
+"""Does a block's linear part survive a change of text? Maps carried over to another corpus, and compared.
 
 The paper overlays the R²_lin profiles of three corpora (arXiv 2606.19379, figure 5). Equal R² need not mean equal
-maps, so we go on, from the same moments: the map fitted on corpus A and scored on corpus B, and the likeness of two
-maps where text goes. Intervals leave out document folds; the corpora are drawn independently of each other.
+maps, so from the same moments we also score the map fitted on corpus A on corpus B, and compare two maps in the
+directions that text visits. Intervals leave out document folds; the corpora are drawn independently of each other.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Transfer:
     """One block over several corpora.
 
     Attributes:
-        corpora: their names, in the order in which they were given.
+        corpora: their names, in the given order.
         maps: corpus → the map fitted on it.
         scores: pair → R² with all folds and without each.
         r2: pair → R² on held-out rows of the second of the map fitted on the first; R²_lin for a corpus with itself.
         drop: pair → what fitting elsewhere costs, R²_BB − R²_AB, paired: both are scored on the same held-out
             documents.
-        likeness: pair → cosine of the two maps where the two corpora go, see `likeness`; 1 for a corpus with itself.
-        expected: pair → what `likeness` would come to if the two maps differed by the draw of documents alone; for a
-            corpus with itself, the likeness to a map fitted on a second draw of it.
+        likeness: pair → cosine of the two maps on the corpora's inputs, see `likeness`; 1 for a corpus with itself.
+        expected: pair → what `likeness` would be if the two maps differed by the draw of documents alone; for a corpus
+            with itself, the likeness to a map fitted on a second draw of it.
     """
 
     corpora: tuple[str, ...]
@@ -52,7 +52,7 @@ class Transfer:
 
 
 def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, Transfer]:
-    """`transfer` for every block of a model, by depth."""
+    """Run `transfer` for every block of a model, by depth."""
     blocks = {corpus: sorted(captured) for corpus, captured in captures.items()}
     common = next(iter(blocks.values()), [])
     if any(numbers != common for numbers in blocks.values()):
@@ -67,7 +67,7 @@ def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, T
 
 
 def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
-    """Fit one block on each corpus, score every map on every corpus, and liken the maps; of one corpus R²_lin alone.
+    """Fit one block on each corpus, score every map on every corpus, and compare the maps; for one corpus R²_lin alone.
 
     The interval of R²_AB leaves out train folds of A, then held-out folds of B. That of a drop leaves out train folds
     of A, of B, then held-out folds of B from both terms at once. That of a likeness leaves out train folds of either,
@@ -135,8 +135,8 @@ def _drop(home: Scores, there: Scores) -> Estimate:
 def likeness(one: AffineMap, other: AffineMap, moments: Moments) -> float:
     """Cosine of two maps, ⟨W, V⟩ / ‖W‖‖V‖ with ⟨W, V⟩ = tr(Wᵀ Sxx V): 1 for the same map, 0 for unrelated ones.
 
-    It is the correlation, pooled over features, of what the two maps predict on the rows in `moments`: directions that
-    those rows do not visit do not count, the biases neither.
+    It is the correlation, pooled over features, of what the two maps predict on the rows in `moments`: neither the
+    directions that those rows do not visit nor the biases count.
     """
     shapes = [tuple(affine.weight.shape) for affine in (one, other)]
     if shapes[0] != shapes[1] or shapes[0][0] != moments.d_in:
@@ -162,7 +162,7 @@ def _likeness(one: FoldMaps, other: FoldMaps, metric: Moments) -> Estimate:
 
 
 def _reproducible(maps: FoldMaps, metric: Moments) -> float:
-    """Share of ‖W‖² that is no noise, s = 1 − (n − 1)/n · Σ ‖W₍ᵢ₎ − W̄‖² / ‖W‖² over the n refits; at least 0."""
+    """Share of ‖W‖² that is not noise, s = 1 − (n − 1)/n · Σ ‖W₍ᵢ₎ − W̄‖² / ‖W‖² over the n refits; at least 0."""
     refits = torch.stack([affine.weight for affine in maps.refits])
     n = len(refits)
     mean = refits.mean(0)
