@@ -1,11 +1,11 @@
-"""What each part of own units buys: the same compressor with one part exchanged, to the same size.
+"""What each part of own units contributes: the same compressor with one part exchanged, at the same size.
 
-Own units takes hidden units away one by one, by what is lost in the metric of the loss once the others are read out
-anew, with a ridge, from moments of the whole model (`allocate`); at last it anchors the readouts (`own_units`). What
-comes before it is what others exchange a part of, since an anchor for each would take most of the time (`ABLATIONS`).
+Own units removes hidden units one by one, by what is lost in the metric of the loss once the others are read out anew,
+with a ridge, from moments of the whole model (`allocate`); finally it anchors the readouts (`own_units`). The variants
+(`ABLATIONS`) exchange a part of what comes before the anchor, since anchoring each would take most of the time.
 
-Where units go by other prices, a block's are scaled so that all of it costs what it does by own units' (measured by a
-swap a block): what differs is the choice within blocks, and how a price grows, not what a block is worth.
+If a variant prices units differently, each block's prices are scaled so that removing all of it costs what it does in
+own units. So variants differ in the choice within blocks and in how a price grows, not in what a block is worth.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from howlinear.models.units import readout
 
 
 def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
-    """The units of the largest variance times readout stay, in the metric of the loss, and are read out anew."""
+    """Keep the units of largest variance times squared readout, in the metric of the loss, and read them out anew."""
 
     def order_by_scores(covariance: Float[Tensor, "m m"], weight: Float[Tensor, "m d"]) -> Elimination:
         scores = covariance.diagonal() * weight.square().sum(1)
@@ -56,7 +56,7 @@ def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def plain_squares(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Exact elimination where an error in any direction, at any position, counts alike."""
+    """Eliminate units exactly, with errors in all directions and at all positions weighted alike."""
     model = calibration.model
     _, own = eliminations_of(calibration)
     every_position = torch.ones(calibration.ids.shape[1], dtype=torch.float64)
@@ -67,7 +67,7 @@ def plain_squares(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def no_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Own units chosen and read out by plain least squares."""
+    """Choose units and read them out by plain least squares, without a ridge."""
     _, own = eliminations_of(calibration)
     moments = {block: replace(of_block, ridge=RIDGES[0]) for block, of_block in own.items()}
     return _exchanged(calibration, share, moments=moments)
@@ -85,7 +85,7 @@ ABLATIONS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
 
 
 def ablations(calibration: Calibration, names: Sequence[str] | None = None) -> dict[str, Compressor]:
-    """Own units before the anchor, and variants of it, ready to race on one model and one text."""
+    """Bind own units before the anchor and its variants to one model and one text, ready to race."""
     own, *variants = ABLATIONS
     names = variants if names is None else names
     check_known(names, variants, "part of own units")
@@ -102,7 +102,7 @@ def _exchanged(
     moments: Mapping[int, UnitMoments] | None = None,
     metrics: Mapping[int, Float[Tensor, "d d"]] | None = None,
 ) -> PreTrainedModel:
-    """Own units before the anchor, chosen by something else, by other moments, or in other metrics."""
+    """Make own units before the anchor with another way to `choose` units, other moments, or other metrics."""
     model = calibration.model
     own, own_moments = eliminations_of(calibration)
     moments = moments or own_moments
@@ -123,7 +123,7 @@ def metrics_of(calibration: Calibration) -> dict[int, Float[Tensor, "d d"]]:
 
 
 def scaled_to(found: Elimination, own: Elimination) -> Elimination:
-    """An elimination whose last price, of a block without units, is that of another."""
+    """Scale an elimination's prices so that the last one, for a block without units, equals that of `own`."""
     total = float(found.price[-1])
     factor = float(own.price[-1]) / total if total > 0 else 1.0
     return replace(found, price=found.price * factor)
@@ -132,10 +132,10 @@ def scaled_to(found: Elimination, own: Elimination) -> Elimination:
 def in_order(
     covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], order: Int64[Tensor, " m"]
 ) -> Elimination:
-    """What it costs to take units away in a given order, the others read out anew each time.
+    """Price the removal of units in a given order, with the others read out anew each time.
 
-    With the units that go first put last, S = L Lᵀ, and the error without the last t of them is the sum of the squares
-    of the last t rows of Lᵀ β: those of L that stand for what the units before them do not explain.
+    With the units in reverse order and S = L Lᵀ, the error without the last t of them is the sum of the squares of the
+    last t rows of Lᵀ β, which stand for what the units before them do not explain.
     """
     last_first = order.flip(0)
     factor = linalg.cholesky(covariance[last_first][:, last_first].numpy(), lower=True)

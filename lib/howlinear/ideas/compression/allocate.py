@@ -1,10 +1,10 @@
 """How many hidden units every block keeps: a budget of parameters allocated among blocks at the least cost.
 
-In which order a block's units can go, and at which price, follows from `units`: one forward and one backward pass say
-what errors cost, one forward pass how units vary, and one swap a block how far the price is off. Every block then has a
-table of sizes, each with its number of parameters and its price in nats. To choose one size a block, of the least total
-price within a budget, is the multiple-choice knapsack problem (Sinha & Zoltners 1979, "The multiple-choice knapsack
-problem"), solved here by dynamic programming over the budget, block after block.
+The order in which a block's units can go, and their prices, follow from `units`: one forward and one backward pass give
+the cost of errors, one forward pass the moments of units, and one swap per block the error of the price. Every block
+then has a table of sizes, each with its number of parameters and its price in nats. Choosing one size per block, at the
+least total price within a budget, is the multiple-choice knapsack problem (Sinha & Zoltners 1979, "The multiple-choice
+knapsack problem"), solved here by dynamic programming over the budget, block after block.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from howlinear.models.shards import read
 from howlinear.models.units import readout, unit_count, unit_layers, with_units
 
 SIZES = 192  # numbers of units that a block may keep, evenly spaced
-COST_TOKENS = 8_192  # spread over all to fit on, that say what errors cost
-CALIBRATION_TOKENS = 2_048  # likewise, on which each block is tried alone
-NOTHING = 1e-6  # nats per token: what is below is the rounding of float32, which calibrates no price
+COST_TOKENS = 8_192  # spread over the training side, on which the cost of errors is estimated
+CALIBRATION_TOKENS = 2_048  # likewise, on which each block is swapped alone
+NOTHING = 1e-6  # nats per token: anything below is rounding of float32 and calibrates no price
 
 CELLS = 20_000
-"""Steps that a larger saving is counted in."""
+"""Number of steps, about, in which a larger saving is counted."""
 
 
 # --- What it costs to take units away
@@ -51,17 +51,17 @@ CELLS = 20_000
 
 @once
 def costs_of(calibration: Calibration) -> Mapping[int, ErrorCost]:
-    """Block → what errors at its output cost."""
+    """Compute what errors at the output of each block cost."""
     some = spread(calibration.ids, COST_TOKENS)
     costs = calibration.of_blocks(ErrorCost, "costs")
-    if set(costs) != set(calibration.blocks):  # they come by one way back through all layers
+    if set(costs) != set(calibration.blocks):  # all come from one backward pass
         error_costs(calibration.model, some, calibration.blocks, costs, max(1, calibration.batch_size // 4))
     return costs
 
 
 @once
 def eliminations_of(calibration: Calibration) -> tuple[Mapping[int, Elimination], Mapping[int, UnitMoments]]:
-    """Block → in which order its hidden units can go at which price, and block → what the others are read out by."""
+    """Compute for each block the order and prices in which its units can go, and the moments to read out the others."""
     model = calibration.model
     costs = costs_of(calibration)
     moments = calibration.of_blocks(UnitMoments, "moments")
@@ -83,11 +83,11 @@ def eliminations_of(calibration: Calibration) -> tuple[Mapping[int, Elimination]
 def calibrate_prices(
     calibration: Calibration, eliminations: Mapping[int, Elimination], moments: Mapping[int, UnitMoments]
 ) -> Mapping[int, Elimination]:
-    """Prices multiplied, block by block, so that they are right where a quarter of the units is gone.
+    """Scale each block's prices so that they are right if a quarter of its units is gone.
 
-    The price takes errors as independent of what they cost, token by token. In the last blocks they are not: the tokens
-    that are hard to give back are those that count, and the price is too low by a factor of two or three. One swap a
-    block measures that (`signals.divergences`).
+    The price assumes that, token by token, errors are independent of what they cost. In the last blocks they are not:
+    the tokens that are hard to reproduce are those that count, and the price is too low by a factor of two or three.
+    One swap per block measures this factor (`signals.divergences`).
     """
     scaled = calibration.of_blocks(Elimination, "prices")
     if set(scaled) == set(eliminations):
@@ -101,7 +101,7 @@ def calibrate_prices(
     some = spread(calibration.ids, CALIBRATION_TOKENS)
     measured = divergences(calibration.model, smaller, some, max(1, calibration.batch_size // 4))
     for block, found in eliminations.items():
-        # a block that gives a quarter of its units for nothing has no factor
+        # a block that loses a quarter of its units at no cost has no factor
         informative = min(predicted[block], measured[block]) > NOTHING
         factor = measured[block] / predicted[block] if informative else 1.0
         scaled[block] = replace(found, price=found.price * factor)
@@ -109,7 +109,7 @@ def calibrate_prices(
 
 
 def spread(ids: Int64[Tensor, "n seq_len"], tokens: int) -> Int64[Tensor, "some seq_len"]:
-    """Sequences of about so many tokens, evenly spread over all."""
+    """Select sequences of about `tokens` tokens, evenly spread over all."""
     return ids[:: max(1, ids.numel() // tokens)]
 
 
@@ -117,7 +117,7 @@ def spread(ids: Int64[Tensor, "n seq_len"], tokens: int) -> Int64[Tensor, "some 
 
 
 class Thinned(UserDict[int, nn.Module]):
-    """Block → the block with so many of its units, read out anew, made when it is asked for."""
+    """Mapping from block to the block with fewer units, read out anew, which is built at each access."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Thinned(UserDict[int, nn.Module]):
         moments: Mapping[int, UnitMoments],
         counts: Mapping[int, int],
     ):
-        """Take what says which units stay and what they give."""
+        """Store what blocks are built from; `counts` is block → how many units it keeps."""
         super().__init__(counts)
         self.site_of = {site.block: site for site in sites(model, list(counts))}
         self.model = model
@@ -134,7 +134,7 @@ class Thinned(UserDict[int, nn.Module]):
         self.moments = moments
 
     def __getitem__(self, block: int) -> nn.Module:
-        """Make one."""
+        """Build the smaller block."""
         site = self.site_of[block]
         kept = self.eliminations[block].kept(self.data[block])
         with read(self.model, [f"{site.name}.{name}" for name, _ in site.output.named_parameters()]):
@@ -142,13 +142,13 @@ class Thinned(UserDict[int, nn.Module]):
 
 
 def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:
-    """A block with some of its units, read out anew."""
+    """Build a block with some of its units, read out anew."""
     new = refit(moments, readout(model, site), kept, has_constant(model, site))
     return with_units(model, site, kept, new)
 
 
 def has_constant(model: PreTrainedModel, site: Site) -> bool:
-    """Whether a block's readout has a bias: the new one has one if the own had, so that the family stays what it is."""
+    """Whether a block's readout has a bias; the new readout has one only then, so that the architecture is kept."""
     return unit_layers(model, site)[-1].bias is not None
 
 
@@ -158,10 +158,10 @@ def has_constant(model: PreTrainedModel, site: Site) -> bool:
 def size_options(
     model: PreTrainedModel, site: Site, price: Float[np.ndarray, " m_and_none"], multiple: int = 1
 ) -> pd.DataFrame:
-    """The numbers of hidden units that a block may keep, multiples of `multiple`.
+    """Tabulate the numbers of hidden units that a block may keep, multiples of `multiple`.
 
     Returns:
-        A row a number, the most units first: `units`, the block's `parameters` with so many, and their `price`.
+        A row per size, the most units first: `units`, the block's `parameters` with that many, and the `price`.
     """
     count = unit_count(model, site)
     of_a_unit, fixed = unit_sizes(model, site)
@@ -171,7 +171,7 @@ def size_options(
 
 
 def unit_sizes(model: PreTrainedModel, site: Site) -> tuple[int, int]:
-    """How many parameters go with a hidden unit of a block, and how many stay: those of its readout's constant."""
+    """Count the parameters that go with a hidden unit of a block, and those that stay, of its readout's bias."""
     whole = sum(parameter.numel() for parameter in site.parameters())
     bias = unit_layers(model, site)[-1].bias
     fixed = 0 if bias is None else bias.numel()
@@ -185,7 +185,7 @@ def allocate_units(
     alike: bool = False,
     multiple: int = 1,
 ) -> dict[int, int]:
-    """How many hidden units each block keeps, so that the model meets a budget and is priced least."""
+    """Choose how many hidden units each block keeps, at the least total price within a budget."""
     chosen = sites(model, list(eliminations))
     budget = budget_for(model, chosen, max_parameters, multiple)
     options = {
@@ -194,7 +194,7 @@ def allocate_units(
     if not alike:
         places = allocate_budget(options, budget)
         return {block: int(options[block]["units"].iloc[place]) for block, place in places.items()}
-    # the most units that all blocks may keep alike, of the sizes that the narrowest of them has
+    # the largest size of the narrowest block that is within the budget when all blocks have it
     narrowest = min(options.values(), key=lambda table: table["units"].max())
     of_a_unit, fixed = (sum(sizes) for sizes in zip(*(unit_sizes(model, site) for site in chosen), strict=True))
     for count in narrowest["units"]:
@@ -207,8 +207,8 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
     """Choose a size for every block, of the least total price within a budget.
 
     Returns:
-        Block → the place of its size in its table. Exact where what the sizes save is counted in at most `CELLS` steps
-        of their common divisor; beyond that every block may save up to one part in `CELLS` more than it is counted for.
+        Block → the row of its size in its table. Exact if the saving is at most `CELLS` times the common divisor of
+        what the sizes save; beyond that every block may save up to one part in `CELLS` more than is counted for it.
     """
     whole = sum(int(table["parameters"].max()) for table in options.values())
     smallest = sum(int(table["parameters"].min()) for table in options.values())
@@ -224,7 +224,7 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
     cell = max(1, divisor, to_save // CELLS)
     cells = -(-to_save // cell)
 
-    # least[c]: the least price at which the blocks so far save c cells or more; chosen[block][c]: the last one's size
+    # least[c]: the least price at which the blocks so far save c cells or more; chosen[block][c]: the last block's size
     least = np.full(cells + 1, np.inf)
     least[0] = 0
     chosen = {}
@@ -241,7 +241,7 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
             least[better] = with_this[better]
             chosen[block][better] = size
 
-    if not np.isfinite(least[-1]):  # what is saved was counted in cells that are too coarse
+    if not np.isfinite(least[-1]):  # the cells are too coarse to count the saving
         return {block: int(table["parameters"].argmin()) for block, table in options.items()}
 
     # from the last block back to the first
@@ -254,7 +254,7 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
 
 
 def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float, multiple: int = 1) -> int:
-    """How many parameters the blocks may have together."""
+    """Count the parameters that the chosen blocks may have together."""
     if not 0 < max_parameters < 1:
         raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
     total = model.num_parameters()
@@ -269,12 +269,12 @@ def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float
 
 
 def least_share(model: PreTrainedModel, blocks: list[int] | None = None, multiple: int = 1) -> float:
-    """The share of all parameters that a model has left with `multiple` hidden units in every block, or in some."""
+    """Compute the share of all parameters left if all blocks, or some, have the smallest of their `size_options`."""
     return sum(_outside_and_least(model, sites(model, blocks), multiple)) / model.num_parameters()
 
 
 def _outside_and_least(model: PreTrainedModel, chosen: list[Site], multiple: int) -> tuple[int, int]:
-    """How many parameters lie outside some blocks, and how many these have at the smallest size there is."""
+    """Count the parameters outside the chosen blocks, and those of these blocks at their smallest size."""
     inside = 0
     least = 0
     for site in chosen:

@@ -1,8 +1,8 @@
-"""A model and the text that it is compressed on, and what compressors ask of them, each computed once.
+"""A model and the text that it is compressed on, and the quantities that compressors share, each computed once.
 
-Many compressors ask for the same: the second moments of hidden units, the cosines of the residual stream. Each of these
-is a pass over the text, so that a `Calibration` is made once and given to all, and a function marked `once` keeps what
-it found in it.
+Many compressors need the same quantities: the second moments of hidden units, the cosines of the residual stream. Each
+takes a pass over the text. So one `Calibration` is made and given to all compressors, and functions marked `once` store
+their results in it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Calibration:
     """A model, and the text that it may be compressed on.
 
     Attributes:
-        model: the model; left as it was.
-        ids: token ids of the rows to fit on, shape (n, seq_len).
+        model: the model; not changed.
+        ids: token ids of the training side, shape (n, seq_len).
         blocks: the blocks that may be changed.
-        priced: how many sequences the prices of lines are taken on, see `signals.price`.
-        progress: show bars where hidden units are eliminated.
-        batch_size: sequences in a forward pass, of one that keeps hidden units or logits half as many, and with
-            gradients a quarter.
-        multiple: what numbers of hidden units that blocks keep are multiples of, where each keeps its own.
-        work: of a model whose weights stay in their files, a folder that keeps what is found, or None.
-        memory: what functions marked `once` have found, by function and arguments.
+        priced: number of sequences on which affine maps are priced, see `signals.price`.
+        progress: show progress bars.
+        batch_size: sequences in a forward pass; a half or a quarter of it in passes that keep hidden units, logits or
+            gradients.
+        multiple: own units keep a multiple of this number of hidden units in every block.
+        work: for a model on disk, a folder that keeps intermediate results, or None.
+        memory: results of functions marked `once`, by function and arguments.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Calibration:
         batch_size: int = 16,
         multiple: int = 1,
     ):
-        """Take the side of `rows` to fit on, without padding; the other side is not looked at."""
+        """Take the training side of `rows`, without padding; the held-out side is ignored."""
         packed = without_padding(rows)
         self.model = model
         self.ids = packed.ids[~packed.test]
@@ -74,13 +74,13 @@ class Calibration:
         self.memory: dict[tuple, Any] = {}
 
     def allowed(self, share: float) -> int:
-        """How many parameters a copy may hold that keeps a share of all."""
+        """Return the number of parameters that a copy may hold at a share of all."""
         if not 0 < share <= 1:
             raise InputError(f"a share of {share} of the parameters to keep: give more than 0, at most 1")
         return round(share * parameters(self.model))
 
     def take_enough(self, share: float, order: Iterable[Name], savings: Mapping[Name, int], every: str) -> list[Name]:
-        """What goes first in an order, as few as make a copy small enough, by how many parameters each saves."""
+        """Take items from the front of an order, by the parameters they save, until the copy is small enough."""
         held = parameters(self.model)
         allowed = self.allowed(share)
         gone = []
@@ -94,24 +94,24 @@ class Calibration:
         return gone
 
     def of_blocks(self, kind: type[Found], name: str) -> MutableMapping[int, Found]:
-        """What is to be found of each block: in memory, or in files where the model's weights are.
+        """Make a mapping from block to result: in memory, or in files if the model's weights stay on disk.
 
-        In a folder of work there may be some already, which go by a name of their own.
+        In a work folder results lie under `name`, and those of an interrupted run are there already.
         """
         if not is_on_disk(self.model):
             return {}
         return InFiles(kind, None if self.work is None else self.work / name)
 
     def forget(self) -> None:
-        """Let go of all that was found, which is gigabytes; what is asked for later is computed again."""
+        """Drop all stored results, which may take gigabytes; they are computed again when needed."""
         self.memory.clear()
 
 
 class InFiles(UserDict[int, Found]):
-    """Block → what was found of it, tensors and numbers, in files that are read at each use and go with it."""
+    """Mapping from block to results (tensors and numbers) in files, which are read at each access."""
 
     def __init__(self, kind: type[Found], folder: Path | None = None):
-        """Begin with none of a dataclass, or with those that lie in a folder, which stays."""
+        """Store results of the dataclass `kind`: in a folder, with those already there, or in a temporary one."""
         super().__init__()
         self.kind = kind
         if folder is None:
@@ -123,7 +123,7 @@ class InFiles(UserDict[int, Found]):
         self.data = dict(sorted((int(file.stem), file) for file in self.folder.glob("*.safetensors")))
 
     def __setitem__(self, block: int, found: Found) -> None:
-        """Write what was found of a block."""
+        """Write a block's results."""
         file = self.folder / f"{block}.safetensors"
         parts = {field.name: getattr(found, field.name) for field in fields(self.kind)}
         tensors = {
@@ -135,14 +135,14 @@ class InFiles(UserDict[int, Found]):
         self.data[block] = file
 
     def __getitem__(self, block: int) -> Found:
-        """Read it."""
+        """Read a block's results."""
         with reading_work(self.data[block]):
             tensors = load_file(self.data[block])
         return self.kind(**{name: tensor if tensor.ndim else tensor.item() for name, tensor in tensors.items()})
 
 
 def once(compute: Callable[..., Found]) -> Callable[..., Found]:
-    """Have a function of a calibration, and of hashable arguments, compute when first asked, and then remember."""
+    """Decorate a function of a calibration and hashable arguments so that it computes each result only once."""
 
     @wraps(compute)
     def remembered(calibration: Calibration, *args: Any) -> Found:

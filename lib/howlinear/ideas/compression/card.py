@@ -1,6 +1,6 @@
 """The card of a compressed model's folder, README.md: what was replaced, on which text, what it cost, how to load it.
 
-The words are those of `card.md.jinja`; here are the numbers and tables that it shows.
+The text is in `card.md.jinja`; this module makes the numbers and tables that it shows.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
 
 BEGINNING = 24
-"""Tokens of a held-out sequence that both models go on with."""
+"""Tokens of a held-out sequence that both models continue."""
 
 CONTINUED = 40
-"""Tokens that they go on with."""
+"""Tokens that each model adds."""
 
 
 def plain_card(model: PreTrainedModel) -> str:
-    """The card of a model of which nothing is known but itself: what stands in its feed-forward blocks."""
+    """Write the card of a model about which nothing else is known: what its feed-forward blocks are now."""
     counts = units_left(model.config)
     kept = {block: f"{count} hidden units" for block, count in counts.items()}
     return _render(
@@ -60,10 +60,10 @@ def compressed_card(
     tokenizer: PreTrainedTokenizerBase | None = None,
     accuracies: tuple[Accuracy, Accuracy] | None = None,
 ) -> str:
-    """The card of a compressed model.
+    """Write the card of a compressed model.
 
-    `written` is what lies in the folder, if that is another form; with a `tokenizer`, both models go on with a text;
-    `accuracies` are of both on the same questions, before and after.
+    `written` is the model in the folder, if saved in another form; with a `tokenizer`, the card shows how both models
+    continue a text; `accuracies` are those of both on the same questions, before and after.
     """
     kept = {}
     if isinstance(outcome, Compressed):
@@ -120,7 +120,7 @@ def _render(model: PreTrainedModel, written: PreTrainedModel, **shown: Any) -> s
 def _sample(
     before: PreTrainedModel, after: PreTrainedModel, rows: TokenRows, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, str]:
-    """The beginning of the first held-out sequence, and what each model goes on with, its likeliest token each time."""
+    """Continue the beginning of the first held-out sequence with each model, by greedy decoding."""
     beginning = rows.ids[rows.test][:1, :BEGINNING]
     texts = {"The beginning": tokenizer.decode(beginning[0])}
     for label, model in (("The whole model", before), ("The smaller one", after)):
@@ -161,7 +161,7 @@ def _accuracy_table(before: Accuracy, after: Accuracy) -> str:
 
 
 def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> str:
-    """What stands in each block."""
+    """Tabulate what each block consists of."""
     ranks = replaced(model.config)
     rows = []
     for site in sites(model):
@@ -178,5 +178,5 @@ def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> 
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    """A table as its cells say it: no number is read or rounded again."""
+    """Format a table with its cells as they are: no number is parsed or rounded again."""
     return table.to_markdown(index=False, tablefmt="github", disable_numparse=True)

@@ -1,9 +1,8 @@
-"""A smaller model and what it costs on held-out text, within a budget of parameters or of perplexity.
+"""A smaller model within a budget of parameters or of perplexity, and its cost on held-out text.
 
-How many parameters a budget of perplexity takes is not known beforehand: prices are predicted on the text to fit on,
-before the anchor, and such a budget is met on held-out text. So a size is guessed by its price, made and measured, and
-what it costs corrects the next guess. The held-out text has then said where to stop: on other text the rise may be
-larger.
+The size that meets a budget of perplexity is not known in advance: prices are predicted on the training side, before
+the anchor, while the budget is checked on held-out text. So a size is guessed by its price, made and measured, and its
+cost corrects the next guess. Since the held-out text then decides where to stop, the rise may be larger on other text.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
 
 ROWS_A_UNIT = 4
-"""With fewer rows than this for a unit, units cannot be told apart."""
+"""Training rows per hidden unit, at least; with fewer, units cannot be told apart."""
 
 GUESSES = 5
 """Sizes that are made and measured at most; on SmolLM2-135M each takes three minutes."""
 
 AIM = 0.99
-"""Of what is allowed, what a guess aims at, so that one a little too small is still within."""
+"""Share of the allowed rise that a guess aims at, so that a slightly costlier model is still within the budget."""
 
 NEAR = 0.97
-"""A size that costs this share of what is allowed, or more, is near enough."""
+"""A size within the budget that costs at least this share of the allowed rise is near enough."""
 
 FURTHER = 4
-"""A price is at most so many times the one before."""
+"""The next price to aim at is at most this many times the last one."""
 
 STEP = 0.001
-"""Shares of all parameters that differ by less are one size."""
+"""Step between the shares of all parameters that are considered."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,11 @@ class Compressed:
         base: perplexity before.
         perplexity: perplexity after.
         delta: after minus before, with its paired interval.
-        price: what was predicted on the text to fit on, before the anchor, nats per token.
-        next_price: what is predicted for one part in a hundred of all parameters less; None where that cannot be.
-        speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
-        multiple: what the numbers of hidden units are multiples of.
-        free_price: what is predicted for the same budget where they may be any number, nats per token.
+        price: the cost predicted on the training side, before the anchor, nats per token.
+        next_price: the cost predicted with another hundredth of all parameters removed; None if that is impossible.
+        speeds: tokens of held-out text per second before and after, as timed in this run.
+        multiple: every block keeps a multiple of this number of hidden units.
+        free_price: the cost predicted for the same budget with any number of units allowed, nats per token.
     """
 
     model: PreTrainedModel
@@ -85,7 +84,7 @@ class Compressed:
 
     @property
     def outlook(self) -> str:
-        """What the next step would have cost, and what would have been spared without multiples; a sentence each."""
+        """The predicted cost of another hundredth, and of the same budget without multiples; a sentence each."""
         if self.next_price is None:
             sentence = "Its blocks cannot give another hundredth of all parameters."
         else:
@@ -114,35 +113,35 @@ def compress(
     layerwise: bool | None = None,
     work: Path | str | None = None,
 ) -> Compressed:
-    """A copy of a model with smaller feed-forward blocks; nothing is trained.
+    """Copy a model with smaller feed-forward blocks, without training.
 
-    Every block keeps some of its hidden units, read out anew (`own_units`), within one budget: so many parameters, or
-    as few as keep perplexity within so much. Readouts are fitted once more in the copy, but not in families that norm
-    what a block writes (Gemma 2 and 3, OLMo 2).
+    Every block keeps some of its hidden units, read out anew (`own_units`), within one budget: a share of all
+    parameters, or a rise of perplexity. Readouts are fitted once more in the copy, but not in families that normalise
+    the output of a block (Gemma 2 and 3, OLMo 2).
 
     Args:
-        model: a causal language model, or its name; left as it was.
-        rows: a text, or sequences with their split (`brought.rows_of`): units are chosen and read out anew on one side,
-            the other says what that costs. Four rows to fit on for every hidden unit of a block are the least, twenty
-            are better.
-        max_parameters: the share of all parameters that the copy may have at most, as 0.9.
-        max_dppl: by how much perplexity on the held-out side may rise, as 1.0; the smallest copy within it that is
-            found.
-        alike: every block keeps as many units, so that the folder loads in `transformers` alone; it costs more.
+        model: a causal language model, or its name; not changed.
+        rows: a text, or sequences with their split (`brought.rows_of`): units are chosen and read out on the training
+            side, and the cost is measured on the held-out side. At least four training rows per hidden unit of a block
+            are needed; twenty are better.
+        max_parameters: the largest share of all parameters that the copy may have, e.g. 0.9.
+        max_dppl: the largest rise of perplexity on the held-out side, e.g. 1.0; the smallest copy found within it is
+            returned.
+        alike: keep equally many units in every block, so that `transformers` alone loads the folder; this costs more.
         progress: show bars.
-        blocks: the blocks, or the one, that may be changed; all by default.
-        batch_size: sequences in a forward pass, half as many where hidden units or logits are kept, and a quarter with
+        blocks: the block or blocks that may be changed; all by default.
+        batch_size: sequences in a forward pass; a half or a quarter of it in passes that keep hidden units, logits or
             gradients.
-        multiple: every block keeps a multiple of it, as of 256 for `to_decilm`, which then pads none.
-        layerwise: of a model by its name, leave the weights in their files and move the text through it layer by layer,
-            as `measure` does; by default where they do not fit in memory. The copy's weights lie in files as well,
-            which go with it: `save` it.
-        work: a folder that keeps what is done layer by layer: where it was ended, it goes on, and another budget begins
-            with the prices that are there. The copy's files stay in it.
+        multiple: every block keeps a multiple of this number of units, e.g. 256 for `to_decilm`, which then pads none.
+        layerwise: for a model given by name, leave the weights on disk and move the text through it layer by layer, as
+            `measure` does; by default if they do not fit in memory. The copy's weights are then in temporary files,
+            which are deleted with it: `save` it.
+        work: a folder that keeps results layer by layer: an interrupted run is resumed, and a run with another budget
+            reuses the prices. The copy's files stay in it.
 
     Raises:
-        InputError: no budget or both, a budget that is none or that cannot be met, a text too short, a model that
-            predicts no next token, one whose hidden units cannot be reached, or blocks too narrow for the multiple.
+        InputError: no budget or both given; the budget is invalid or cannot be met; the text is too short; the model
+            predicts no next token, or its hidden units cannot be reached; or blocks are too narrow for the multiple.
     """
     if (max_parameters is None) == (max_dppl is None):
         raise InputError("give one budget: max_parameters, as 0.9 of all, or max_dppl, a rise of perplexity, as 1.0")
@@ -183,7 +182,7 @@ def check_and_calibrate(
     batch_size: int,
     multiple: int,
 ) -> Calibration:
-    """What a compression starts from, after everything that can be refused before anything is computed."""
+    """Check everything that can be refused before computing, and make the calibration that compression starts from."""
     check_causal(model)
     chosen = sites(model, blocks)
     check_plain(model, chosen)
@@ -216,7 +215,7 @@ def evaluate(
     alike: bool,
     whole: tuple[Float[Tensor, " n"], float],
 ) -> Compressed:
-    """A smaller model on the held-out side of the rows, beside the whole one."""
+    """Measure a smaller model on the held-out side of the rows, against the whole one."""
     losses, speed = whole
     after, speed_after = timed_losses(smaller, rows.ids[rows.test], max(1, calibration.batch_size // 2))
     found = layout(calibration, share, alike)
@@ -246,13 +245,13 @@ def evaluate(
 def _smallest_within(
     calibration: Calibration, rows: TokenRows, max_dppl: float, alike: bool, whole: tuple[Float[Tensor, " n"], float]
 ) -> Compressed:
-    """The smallest copy that is found within a rise of perplexity."""
+    """Search for the smallest copy within a rise of perplexity."""
     losses, _ = whole
     allowed = log1p(max_dppl / exp(losses.mean()))  # nats per token
     least = (int(least_share(calibration.model, calibration.blocks, calibration.multiple) / STEP) + 1) * STEP
 
     best: tuple[float, Compressed] | None = None
-    measured: list[tuple[float, float]] = []  # of each size, its price and what it costs, nats per token
+    measured: list[tuple[float, float]] = []  # price and measured cost of each size, nats per token
     tried: set[float] = set()
     price = AIM * allowed
     for _ in range(GUESSES):
@@ -276,7 +275,7 @@ def _smallest_within(
 
 
 def next_price(measured: Sequence[tuple[float, float]], allowed: float) -> float:
-    """The price to aim at next: a power law through the last two sizes, or in proportion to the only one."""
+    """Extrapolate the price to aim at next, by a power law through the last two sizes or in proportion to one."""
     price, cost = measured[-1]
     furthest = FURTHER * price
     if cost <= 0:
@@ -286,13 +285,13 @@ def next_price(measured: Sequence[tuple[float, float]], allowed: float) -> float
         price_before, cost_before = measured[-2]
         if cost_before > 0 and price not in (0, price_before):
             power = log(cost / cost_before) / log(price / price_before)
-    # costs may be so near one another that chance decides
+    # if costs are near one another, noise decides the power
     power = min(max(power, 0.5), 3.0)
     return min(price * (allowed / cost) ** (1 / power), furthest)
 
 
 def share_priced(calibration: Calibration, price: float, least: float, alike: bool = False) -> float | None:
-    """The smallest share of all parameters that is priced within a budget, to a `STEP`; None if there is none."""
+    """Find the smallest share of all parameters, in steps of `STEP`, priced within a budget; None if there is none."""
     shares = [round(steps * STEP, 3) for steps in range(round(least / STEP), round(1 / STEP))]
     # prices fall as shares rise
     place = bisect_left(shares, -price, key=lambda share: -layout(calibration, share, alike).price)

@@ -1,4 +1,4 @@
-"""What it costs to put maps in the place of blocks, measured on held-out text."""
+"""The cost of replacing blocks by maps, measured on held-out text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def swap_cost(
     text: TokenRows | Int64[Tensor, "n seq_len"],
     base: Float[Tensor, " n"],
 ) -> dict[str, float]:
-    """What it costs to put maps in the place of blocks, all at once, as of `cost`."""
+    """Measure the cost of replacing several blocks by maps at once; for the keys see `cost`."""
     scored = held_out(text)
     with swap(model, maps):
         after = losses(model, scored)
@@ -30,7 +30,7 @@ def swap_cost(
 def timed_losses(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int
 ) -> tuple[Float[Tensor, " n"], float]:
-    """The loss of each sequence, see `perplexity.losses`, and how many tokens a second that took, by the wall clock."""
+    """Compute the loss of each sequence (see `perplexity.losses`), and the speed in tokens per second of wall time."""
     began = perf_counter()
     found = losses(model, ids, batch_size)
     return found, ids.numel() / (perf_counter() - began)
@@ -39,10 +39,10 @@ def timed_losses(
 def cost(
     base: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"] | None = None
 ) -> dict[str, float]:
-    """The cost of a change, from the losses of the same sequences before and after.
+    """Compute the cost of a change from the losses of the same sequences before and after.
 
     Returns:
-        `nats`, what the loss rises by per token; `delta`, what perplexity rises by, with the ends `delta_low` and
+        `nats`, the rise of the loss per token; `delta`, the rise of perplexity, with the ends `delta_low` and
         `delta_high` of its 95 % interval.
     """
     nats = float((after - base).mean())

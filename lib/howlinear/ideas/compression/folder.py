@@ -1,8 +1,8 @@
-"""A compressed model and its folder: FFNs are linear layers or have fewer units for good; a card says what that cost.
+"""Save a compressed model to a folder: its FFNs are linear layers or have fewer units; a card says what that cost.
 
-The folder is an ordinary Hugging Face one (config, safetensors, tokenizer, README.md). `config.json` says what stands
-in which block, from which `load.load_model` builds the same modules again (`models.replace`). Which blocks to replace,
-and by what, is the matter of `greedy` and `own_units`.
+The folder is an ordinary Hugging Face one (config, safetensors, tokenizer, README.md). `config.json` says what each
+block consists of, from which `load.load_model` builds the same modules again (`models.replace`). `greedy` and
+`own_units` decide which blocks to replace and by what.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def save(
     """Write a model folder whole or not at all: aside first, then renamed.
 
     Args:
-        model: what `replace` or `compress` made; float32 weights give the same logits, bit for bit, when they are
-            loaded again. Of one whose weights stay in their files, these are copied.
-        folder: where to.
-        card: README.md, see `card.compressed_card`; by default what the model itself tells (`card.plain_card`).
-        tokenizer: to lie beside the weights; by default the model's own, if it has one.
-        force: replace a compressed model that is there, see `check_output_folder`.
+        model: a model made by `replace` or `compress`; float32 weights give the same logits, bit for bit, when they are
+            loaded again. If its weights stay on disk, their files are copied.
+        folder: where to write.
+        card: README.md, see `card.compressed_card`; by default that of `card.plain_card`.
+        tokenizer: saved next to the weights; by default the model's own, if it has one.
+        force: replace a compressed model that exists there, see `check_output_folder`.
 
     Returns:
         The folder.
 
     Raises:
-        SourceError: something is there, or it cannot be written.
-        InputError: no model, or one that would not load again (`load.weights_to_save`).
+        SourceError: the folder exists, or cannot be written.
+        InputError: `model` is no model, or would not load again (`load.weights_to_save`).
     """
     check_flags(force=force)
     model = model_of(model, on_disk=True)
@@ -69,7 +69,7 @@ def save(
                 save_config(model, new)
             else:
                 model.save_pretrained(new, state_dict=weights)
-        except ValueError as error:  # of settings for generation that contradict each other, say
+        except ValueError as error:  # e.g. contradictory generation settings
             raise InputError(f"transformers does not save this model: {in_one_line(error)}") from error
         if tokenizer is not None:
             tokenizer.save_pretrained(new)

@@ -2,8 +2,8 @@
 
 The paper (arXiv 2606.19379) replaces one block at a time by a d × d map, 8 times smaller than a GELU block. Here blocks
 are chosen greedily by measured loss, with the maps refitted on the inputs that the blocks already replaced now send
-them. Candidates come in the order of their `price`. Everything is chosen on the text to fit on, and confirmed on
-held-out text. What one map alone keeps is in `reduced_rank`.
+them. Candidates are tried in the order of their `price`. Everything is chosen on the training side and confirmed on
+held-out text. For maps of lower rank see `reduced_rank`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
 
 TRIAL_SEQUENCES = 24
-"""Sequences, spread over all to fit on, by which candidates are compared and a budget is checked."""
+"""Number of trial sequences, spread over the training side, on which candidates are compared and budgets checked."""
 
 
 def fit_maps(
@@ -48,10 +48,10 @@ def fit_maps(
     maps: Mapping[int, AffineMap] | None = None,
     batch_size: int = 16,
 ) -> dict[int, AffineMap]:
-    """The least-squares map of each block, in a model where `maps` stand in for blocks already.
+    """Fit the least-squares map of each block, in a model in which `maps` already replace some blocks.
 
     A block behind a replaced one gets shifted inputs x̃. Its map is fitted from them to the outputs y that the *whole*
-    model gives at the same token, so that it also makes good what the maps before it got wrong.
+    model gives at the same token, so that it also corrects the errors of the maps before it.
     """
     maps = maps or {}
     moments: dict[int, Moments] = {}
@@ -92,7 +92,7 @@ class Step:
     Attributes:
         block: the block that this step replaced.
         maps: every block replaced so far → its map now.
-        base: loss of the whole model on the sequences that losses are compared on, nats per token.
+        base: loss of the whole model on the trial sequences, nats per token.
         loss: loss with `maps`.
     """
 
@@ -103,7 +103,7 @@ class Step:
 
     @property
     def delta(self) -> float:
-        """Change of perplexity on the sequences that losses are compared on."""
+        """Change of perplexity on the trial sequences."""
         return exp(self.loss) - exp(self.base)
 
 
@@ -119,9 +119,9 @@ def greedy(
 ) -> Iterator[Step]:
     """Replace blocks one after another, each time the one of the next `candidates` that costs least in loss.
 
-    After each choice all maps are refitted on the inputs they get now (`fit_maps`). Of the refitted maps, the maps as
-    they were and the maps that each block has alone, those with the lowest loss stay: refitting never does harm on
-    the sequences that judge.
+    After each choice all maps are refitted on the inputs they get now (`fit_maps`). Whichever maps have the lowest loss
+    are kept: the refitted ones, the previous ones, or those fitted to each block alone. So refitting never raises the
+    loss on the trial sequences.
 
     Yields:
         A `Step` per block, until none is left.
@@ -159,7 +159,7 @@ def greedy(
 def hold_out(
     ids: Int64[Tensor, "n seq_len"], count: int
 ) -> tuple[Int64[Tensor, "some seq_len"], Int64[Tensor, "others seq_len"]]:
-    """About so many sequences, evenly spread, and all others."""
+    """Split off about `count` sequences, evenly spread; return these and all others."""
     if not 1 <= count <= len(ids) // 2:
         raise InputError(f"{count} of {len(ids)} sequences to hold out: take from 1 to half of them")
     picked = torch.zeros(len(ids), dtype=torch.bool)
@@ -176,10 +176,10 @@ class Plan:
         base: perplexity before.
         perplexity: perplexity after.
         delta: after minus before, with its interval.
-        steps: per step in order, the `block` and the change of perplexity `dppl` where candidates were compared.
-        speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
-        next_step: why there are no more: the `block` that was tried next, the change `dppl` with it, above the budget,
-            and on which `text`; None where no block is left.
+        steps: per step in order, the `block` and the change of perplexity `dppl` on the trial sequences.
+        speeds: tokens of held-out text per second before and after, as timed in this run.
+        next_step: why the search stopped: the `block` tried next, the change `dppl` with it, above the budget, and the
+            `text` on which it was measured; None if no block is left.
     """
 
     maps: dict[int, AffineMap]
@@ -212,21 +212,21 @@ def compress_to(
 ) -> Plan:
     """Replace as many blocks by maps as a budget of perplexity allows.
 
-    Chosen and refitted on the rows to fit on (`greedy`, in the order of `price`), then confirmed on the held-out rows:
-    last steps that do not keep the budget there are dropped.
+    Blocks are chosen and maps refitted on the training side (`greedy`, in the order of `price`), then confirmed on the
+    held-out side: the last steps are dropped until the budget is kept there.
 
     Args:
-        model: the model, or its name; left as it was. Blocks that are linear layers already are passed over.
+        model: the model, or its name; not changed. Blocks that are linear layers already are skipped.
         rows: a text, or sequences with their split; padding is left out.
         max_dppl: the most that perplexity may rise.
         candidates: blocks to try at each step.
         progress: show a bar.
-        blocks: the blocks, or the one, that may be replaced; all by default.
-        batch_size: sequences in a forward pass, half as many where there are logits.
+        blocks: the block or blocks that may be replaced; all by default.
+        batch_size: sequences in a forward pass; half as many in passes that compute logits.
 
     Raises:
-        InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
-            nothing left to replace; an empty side, or rows that the model cannot read.
+        InputError: the budget is not finite, or even the cheapest block exceeds it (the message names the block and its
+            cost); no block is left to replace; a side is empty; or the model cannot read the rows.
     """
     check_number("max_dppl", max_dppl, "1.0")
     check_count("candidates", candidates)
@@ -277,9 +277,9 @@ def _affordable(
     progress: bool,
     batch_size: int,
 ) -> tuple[list[Step], Step | None]:
-    """The greedy steps within the budget, and the first beyond it, if there is one.
+    """Find the greedy steps within the budget, and the first step beyond it, if any.
 
-    All blocks are tried if none of the first candidates is within it.
+    All blocks are tried if none of the first candidates is within the budget.
     """
     for tries in sorted({candidates, len(order)}):
         steps = []
@@ -303,7 +303,7 @@ def _impossible(max_dppl: float, block: int, cost: float, text: str) -> InputErr
 
 
 def prefixes(maps: Mapping[int, AffineMap], order: Sequence[int], count: int) -> list[dict[int, AffineMap]]:
-    """The first block of an order with its map, the first two, and so on up to `count` of them."""
+    """List the maps of the first block of an order, of the first two, and so on up to `count` blocks."""
     return [{block: maps[block] for block in order[:taken]} for taken in range(1, count + 1)]
 
 
@@ -312,11 +312,11 @@ def frontier(
     ways: Mapping[str, Sequence[Mapping[int, AffineMap]]],
     text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
-    """What several ways to pick blocks cost, the more blocks go: way → the maps in place, one block more each time.
+    """Measure the cost of several `ways` to pick blocks: way → the maps in place, one block more each time.
 
     Returns:
-        A row per way and number of blocks (`way`, `count`): `block`, the one that is new; `share`, the part of the FFN
-        parameters that is left; and what it costs, see `costs.cost`.
+        A row per way and number of blocks (`way`, `count`): `block`, the one added last; `share`, the part of the FFN
+        parameters that is left; and the cost, see `costs.cost`.
     """
     base = losses(model, held_out(text))
     whole = ffn_parameters(model)
@@ -338,10 +338,10 @@ def together(
     costs: pd.Series,
     ids: Int64[Tensor, "n seq_len"],
 ) -> dict[str, float]:
-    """Is what a set of blocks costs the sum of what each costs alone?
+    """Compare the cost of replacing a set of blocks with the sum of the blocks' own costs.
 
     Returns:
-        In nats per token: `naive`, what the set costs with the maps that its blocks have alone, and `summed`.
+        In nats per token: `naive`, the cost of the set with the map fitted to each block alone, and `summed`.
     """
     base = losses(model, ids)
     naive = {block: alone[block] for block in blocks}

@@ -1,10 +1,10 @@
-"""What a little training of the swapped layer gains, beside what it does for the block that was never swapped.
+"""What a little training of the swapped layer gains, compared with the same training of the original block.
 
-After a swap only the new layer is trained, on text that the fit may see: 200 steps of Adam at 1e-4 on four sequences
-each, the rest of the model frozen (arXiv 2606.19379, section 5.6). A healed line may end below the model as it was;
-that says little, since the original block gains from the same steps too. So it gets them: what counts is how far the
-healed line stays behind the healed original. A model whose blocks were all made smaller is healed in all of them
-(`heal_blocks`), and stands beside the original healed alike.
+After a swap only the new layer is trained, on the training side: 200 steps of Adam at 1e-4 on four sequences each, the
+rest of the model frozen (arXiv 2606.19379, section 5.6). The perplexity with a healed line may end below that of the
+model as it was; this says little, since the original block gains from the same steps too. So the original is healed as
+well: what counts is how far the healed line stays behind it. A model whose blocks were all made smaller is healed in
+all of them (`heal_blocks`), and compared with the original healed in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
-SEQUENCES = 4  # a step
+SEQUENCES = 4  # per step
 RATE = 1e-4  # of Adam
 
 LAYERS = ("line", "line, healed", "original, healed")
@@ -52,9 +52,9 @@ def healing(
 ) -> pd.DataFrame:
     """Heal the line in a block's place, and the block itself.
 
-    The intervals leave out held-out document folds and take the trained layers as given: that another order of the
-    training text, or other training text, would train other layers is not in them. Another `seed` shows how far the
-    order alone moves a change; notebook 06 prints it for one model.
+    The intervals leave out held-out document folds and take the trained layers as given: they do not include the effect
+    of another order of the training text, or of other training text. Another `seed` shows how far the order alone moves
+    a change; notebook 06 prints it for one model.
 
     Returns:
         Changes of perplexity on held-out text, paired: `block`, `layer`, and `delta` with its interval; a row for each
@@ -88,7 +88,7 @@ def healing(
 def heal(
     model: PreTrainedModel, block: int, module: nn.Module, ids: Int64[Tensor, "m seq_len"], steps: int, seed: int = 0
 ) -> nn.Module:
-    """A copy of a module, trained in a block's place on the model's own loss while everything else stands still."""
+    """Train a copy of a module in a block's place on the model's own loss, with everything else frozen."""
     trained = copy.deepcopy(module)
     with swap(model, {block: trained}):
         _train(model, list(trained.parameters()), ids, steps, seed)
@@ -96,7 +96,7 @@ def heal(
 
 
 def heal_blocks(model: PreTrainedModel, ids: Int64[Tensor, "m seq_len"], steps: int, seed: int = 0) -> PreTrainedModel:
-    """A copy of a model whose feed-forward blocks are all trained on, while everything else stands still."""
+    """Copy a model and train all its feed-forward blocks further, with everything else frozen."""
     trained = copy_of(model)
     parameters = [parameter for site in sites(trained) for parameter in site.parameters()]
     _train(trained, parameters, ids, steps, seed)
@@ -110,12 +110,12 @@ def healed_beside(
     steps: int,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Models healed alike (name → model), each beside the first of them, which is to be the original.
+    """Heal several models alike (name → model), and compare each with the first, which must be the original.
 
     Returns:
-        A row a model: `name`; `ratio`, its perplexity over the original's, both as they are; `healed`, over the
-        original's as it is, and `behind`, over that of the original healed alike, each with the ends of its 95 %
-        interval over document folds (`healed_low`, …).
+        A row per model: `name`; `ratio`, its perplexity over the original's, both before healing; and its perplexity
+        after healing, over the original's before (`healed`) and after healing (`behind`), each with the ends of its
+        95 % interval over document folds (`healed_low`, …).
     """
     scored = held_out(text)
     original: tuple[Tensor, Tensor] | None = None  # losses of the first model as it is, and healed
@@ -157,7 +157,7 @@ def _train(
 
 @contextmanager
 def _frozen(model: PreTrainedModel) -> Iterator[None]:
-    """While it lasts no parameter of the model asks for a gradient; then each does as it did."""
+    """Freeze all parameters of the model in the context; afterwards each requires a gradient as before."""
     asked = {parameter: parameter.requires_grad for parameter in model.parameters()}
     model.requires_grad_(False)
     try:

@@ -1,15 +1,15 @@
-"""The gradient of the loss at blocks' outputs, from which it is known what an error there costs.
+"""The gradient of the loss at blocks' outputs, which tells what an error there costs.
 
 With g = ∂(Σ loss)/∂y, the gradient of a sequence's summed loss at one token of a block's output, and errors r of that
 block at all tokens, to second order (Fisher information in the place of the Hessian),
 
     Δ Σ loss ≈ −Σ g·r + ½ Σ (g·r)².
 
-Losses are told per *predicted* token, of which a sequence has one fewer than tokens: so every sum of products of g is
+Losses are per *predicted* token, and a sequence has one fewer of these than tokens, so every sum of products of g is
 divided by the number of predicted tokens. (The last token predicts nothing; its g is 0 and adds nothing to the sum.)
 
-Of a model whose weights stay on disk, what stands before each layer goes to a file on the way forth, and on the way
-back each layer is computed once more.
+If the model's weights stay on disk, the stream before each layer is saved to a file in the forward pass, and each layer
+is computed once more in the backward pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from howlinear.models.shards import is_on_disk
 from howlinear.models.work import StreamFiles
 
 Add = Callable[[int, Tensor, Tensor, Tensor], None]
-"""Takes a block, what it read and wrote, and the gradient of the loss at what it wrote."""
+"""Takes a block, its input, its output, and the gradient of the loss at the output."""
 
 
 def loss_gradients(
@@ -45,9 +45,9 @@ def loss_gradients(
     batch_size: int,
     finish: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Run a text through a model and its loss back, and give `add` what a block read and wrote, and its gradient.
+    """Run forward and backward passes over a text, and pass each block's input, output and output gradient to `add`.
 
-    `finish` is told each block of which `add` has got all.
+    `finish` is called with each block once `add` has received all of its rows.
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
@@ -75,7 +75,7 @@ def _layer_by_layer(
     add: Add,
     finish: Callable[[int], None],
 ) -> None:
-    """The same with one layer's weights at a time."""
+    """Do the same with one layer's weights in memory at a time."""
     site_of = {site.block: site for site in chosen}
     tap = _Tap(add)
     with tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True) as folder:
@@ -85,7 +85,7 @@ def _layer_by_layer(
             files.save(number, text.streams)
             text.advance()
 
-        # streams → the loss's gradient at them, first behind the last layer
+        # gradients of the loss at the streams, first at those behind the last layer
         gradients = []
         with text.head() as predict, torch.enable_grad():
             for batch, stream in zip(batches, text.streams, strict=True):
@@ -110,12 +110,12 @@ def _layer_by_layer(
 def _summed_loss(
     predictions: Float[Tensor, "batch seq_len vocabulary"], batch: Int64[Tensor, "batch seq_len"]
 ) -> Float[Tensor, ""]:
-    """The loss of all tokens, summed, not averaged: its gradient is that of each sequence's whole loss."""
+    """Sum the loss over all tokens, without averaging, so that gradients are those of each sequence's whole loss."""
     return cross_entropy(predictions[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
 
 
 class _Tap:
-    """What blocks read and wrote in the last pass, until the gradients there are known."""
+    """Inputs and outputs of blocks in the last pass, kept until the gradients there are known."""
 
     def __init__(self, add: Add):
         self.add = add
@@ -124,7 +124,7 @@ class _Tap:
         self.values: dict[int, Tensor] = {}
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
-        # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
+        # in a frozen model nothing requires gradients, so the outputs start a graph of their own
         self.outputs[site.block] = y if y.requires_grad else y.requires_grad_()
         self.inputs[site.block] = x.detach()
         self.values[site.block] = y.detach().clone()  # Falcon adds attention to y in place

@@ -1,7 +1,7 @@
-"""What notebook 06 records: the tables of all its models, one below the other.
+"""The tables that notebook 06 records, each with all its models.
 
-A model that predicts no next token has no loss, so no swap in it has a cost: it is in none of these tables, and where
-no model has a loss they are empty.
+A model that predicts no next token has no loss, so no swap in it has a cost: it is in none of these tables, and if no
+model has a loss they are empty.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ COLUMNS = {
 
 
 def stack(name: str, found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The table of that name of all models, from model → its own."""
+    """Stack the table called `name` over all models, from model → its own table."""
     of_models = (table.reset_index().assign(model=model) for model, table in found.items())
     return tables.stack(of_models, ["model", *COLUMNS[name]])
 
 
 def worth(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Whether the more linear blocks are worth more: the rank correlation over blocks of R²_lin with mean ablation.
+    """Rank-correlate R²_lin with mean ablation over blocks: are the more linear blocks worth more?
 
     Returns:
         A row per model of `correlation.FEWEST` blocks or more: `rho` with its interval, and `inner`, the same without

@@ -11,17 +11,17 @@ from howlinear.errors import SourceError, in_one_line
 from howlinear.files.paths import check_path
 
 OURS = "---\ntags: [howlinear]\n"
-"""How the card begins of a model with fewer hidden units."""
+"""The beginning of a compressed model's card."""
 
 
 def check_output_folder(folder: Path | str, force: bool = False) -> Path:
-    """The folder to write to, if it may be written.
+    """Check that a folder may be written, and return its resolved path.
 
-    With `force`, an empty folder or one that holds a compressed model may be replaced; anything else never is.
+    With `force`, an empty folder or one that holds a compressed model may be replaced; anything else is refused.
     """
     folder = check_path("folder", folder)
     try:
-        str(folder).encode()  # a tokenizer is written to no other
+        str(folder).encode()  # a tokenizer cannot be saved under other names
         folder = folder.resolve()
         folder.exists()
     except (OSError, ValueError) as error:  # a name that no folder can have
@@ -37,7 +37,7 @@ def check_output_folder(folder: Path | str, force: bool = False) -> Path:
     if not nearest.is_dir():
         raise SourceError(f"cannot write {folder}: {nearest} is a file; choose another folder")
     try:
-        with tempfile.TemporaryDirectory(dir=nearest):  # whether one may only a try tells
+        with tempfile.TemporaryDirectory(dir=nearest):  # only trying shows whether this is permitted
             pass
     except OSError as error:
         raise SourceError(f"cannot write {folder}: {error.strerror}; choose another folder") from error
@@ -45,7 +45,7 @@ def check_output_folder(folder: Path | str, force: bool = False) -> Path:
 
 
 def _compressed(folder: Path) -> bool:
-    """Whether a folder holds a compressed model: its config says so, or its card where blocks keep as many units."""
+    """Whether a folder holds a compressed model, by its config or, if all blocks keep as many units, by its card."""
     with suppress(OSError, ValueError, AttributeError):
         entry = json.loads((folder / "config.json").read_text("utf-8")).get("howlinear", {})
         if entry.get("replaced") or entry.get("units"):

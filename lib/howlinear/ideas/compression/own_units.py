@@ -1,23 +1,23 @@
-"""A smaller model without training: the dearest hidden units of every block stay, read out anew in closed form.
+"""A smaller model without training: every block keeps its most valuable hidden units, read out anew in closed form.
 
-The paper (arXiv 2606.19379) puts an affine map in the place of a whole block. Here a block keeps some of its own hidden
-units, so that it may give up a little instead of everything: y ≈ R h_K + c (`units`, `allocate`). At last the readouts
-are fitted once more, block after block, so that the residual stream stays near the whole model's: the *anchor*.
+The paper (arXiv 2606.19379) replaces a whole block by an affine map. Here a block keeps some of its own hidden units,
+so that it can give up a little instead of everything: y ≈ R h_K + c (`units`, `allocate`). Finally the readouts are
+fitted once more, block after block, so that the residual stream stays near the whole model's: the *anchor*.
 
-Until then every block is fitted as if all others were whole. In the smaller model they are not: a block reads another
-stream, and what the blocks before it have lost stays lost. So, from the first block to the last, with s the whole
-model's stream behind a layer, ŝ the smaller model's as it is by now, at the same tokens, and h the units that stay, ::
+Before the anchor, every block is fitted as if all others were whole. In the smaller model they are not: a block reads a
+different stream, and nothing makes up for what earlier blocks have lost. So, from the first block to the last, with s
+the whole model's stream behind a layer, ŝ the smaller model's at the same tokens, and h the units that stay, ::
 
     r = s − ŝ,    B = argmin Σ w ‖r − h B‖² + ridge,
 
-and B is added to the block's readout. A block gives back what it has lost itself, as far as its units can tell it on
-the inputs that they really get, and what those before it have lost.
+and B is added to the block's readout. So a block makes up for its own loss, as far as its units predict it from the
+inputs that they actually get, and for the losses of the blocks before it.
 
-How strong a ridge keeps B near 0 is chosen block by block: B is fitted on one half of the text, and judged on the other
-in the metric of the loss. Where no B costs less there than none, the block stays as it is.
+The strength of the ridge is chosen block by block: B is fitted on one half of the text, and judged on the other in the
+metric of the loss. If no B lowers the cost there, the block stays as it is.
 
-The other target that suggests itself, each block's own output in the whole model, would leave lost what is lost: each
-block would strive for what it would have written to a stream that is no longer there.
+The obvious other target, each block's own output in the whole model, would not repair earlier losses: each block would
+aim at what it would have written to a stream that no longer exists.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from howlinear.models.units import affine_of, unit_layers, units_hooked, write
 from howlinear.models.work import StreamFiles
 
 ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
-"""What the anchor may add to the variance of every unit, as a share of it."""
+"""Ridges that the anchor tries, as a share of every unit's variance."""
 
 
 class Layout(NamedTuple):
@@ -64,7 +64,7 @@ class Layout(NamedTuple):
 
     Attributes:
         units: block → how many of its hidden units.
-        price: what that is predicted to cost on the text to fit on, nats per token.
+        price: the cost of that predicted on the training side, nats per token.
     """
 
     units: dict[int, int]
@@ -72,7 +72,7 @@ class Layout(NamedTuple):
 
 
 def layout(calibration: Calibration, share: float, alike: bool = False, multiple: int | None = None) -> Layout:
-    """Allocate a budget among the blocks, in the calibration's multiples of units or in others."""
+    """Allocate a budget among the blocks, in multiples of `multiple` units, by default the calibration's."""
     eliminations, _ = eliminations_of(calibration)
     counts = allocate_units(calibration.model, eliminations, share, alike, multiple or calibration.multiple)
     price = sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items())
@@ -80,14 +80,14 @@ def layout(calibration: Calibration, share: float, alike: bool = False, multiple
 
 
 def before_anchor(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """Own units whose readouts are fitted in the whole model alone."""
+    """Make a smaller copy by own units without the anchor: readouts are fitted in the whole model alone."""
     return replace(calibration.model, _thinned(calibration, share, alike))
 
 
 def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """A smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream.
+    """Make a smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream.
 
-    Of a model whose weights stay in their files, so do those of the copy, in a folder that goes with it.
+    If the model's weights stay on disk, the copy's do too: in the work folder, or in one deleted with the copy.
     """
     if is_on_disk(calibration.model):
         return _in_files(calibration, share, alike)
@@ -101,14 +101,14 @@ def _thinned(calibration: Calibration, share: float, alike: bool) -> Thinned:
 
 @once
 def _anchored(calibration: Calibration, share: float, alike: bool) -> dict[int, nn.Module]:
-    """Block → its units once anchored: it takes minutes, and other measurements ask for it again."""
+    """Anchor every block's units; remembered, since it takes minutes and other measurements need it again."""
     blocks = dict(_thinned(calibration, share, alike))
     anchor(calibration, blocks)
     return blocks
 
 
 def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrainedModel:
-    """The smaller copy of a model on disk, written layer by layer; in a folder of work it stays, and goes on there."""
+    """Write the smaller copy of a model on disk layer by layer; in a work folder it is kept and can be resumed."""
     model = calibration.model
     blocks = _thinned(calibration, share, alike)
     stack = stack_of(model)
@@ -131,16 +131,16 @@ def anchor(
     finish: Callable[[int, nn.Module | None], None] = lambda *_: None,
     work: Path | None = None,
 ) -> None:
-    """Fit the readouts of smaller blocks once more, block after block, each on what those before it now give.
+    """Fit the readouts of smaller blocks once more, block after block, each on the output of those before it.
 
-    The text moves through the model layer by layer, as it is, and with the smaller blocks in their places. Behind each
-    layer all rows are there: its readout is fitted, and the smaller model's streams go on with what the new readout
-    gives. In a family that norms what its FFNs write (`layers.writes_to_stream`) readouts stay as they are: what one
-    adds there is not what the stream gets.
+    The text moves layer by layer through the whole model and through the smaller one. When all rows have passed a
+    layer, its readout is fitted, and the smaller model's streams continue with the output of the new readout. In a
+    family that normalises the output of its FFNs (`layers.writes_to_stream`) readouts stay as they are: what is added
+    to a readout there is not what reaches the stream.
 
-    A block is asked for when its layer's turn has come, and its readout is written over. `finish` gets every layer's
-    number when it is done, and its smaller block; None where there is none, or where an ended run has done it. A folder
-    of `work` keeps the streams behind the last layer that is done.
+    A block is looked up when its layer's turn comes, and its readout is overwritten. `finish` is called after every
+    layer with its number and its smaller block, or None if there is none or an interrupted run has done it. A `work`
+    folder keeps the streams behind the last finished layer.
     """
     model = calibration.model
     fits = writes_to_stream(model)
@@ -175,7 +175,7 @@ def anchor(
                 halves[half].update(weighted_rows(h.flatten(0, -2), weight), weight.sqrt()[:, None] * r)
             added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
             if added is not None:
-                # B is added to the readout, and the streams go on as if it had been there
+                # add B to the readout, and to the streams what it would have added
                 slope = added[:-1]
                 constant = added[-1]
                 before = affine_of(layer)
@@ -189,10 +189,10 @@ def anchor(
 def fit_correction(
     halves: list[Moments], metric: Float[Tensor, "d d"], centred: bool
 ) -> Float[Tensor, "k_and_1 d"] | None:
-    """What is to be added to the readout of [h, 1], shape (k + 1, d).
+    """Fit the correction B that is added to the readout of [h, 1].
 
     Returns:
-        None where the other half gains by no ridge, or where a half has no rows.
+        B, shape (k + 1, d); None if no ridge lowers the cost on the other half, or a half has no rows.
     """
     weights = [gram(half)[-1, -1] for half in halves]
     if not all(weight > 0 for weight in weights):
@@ -211,7 +211,7 @@ def fit_correction(
     best = int(costs.argmin())
     if costs[best] >= 0:
         return None
-    # all rows are twice as many as those of a half, and take half of its ridge
+    # the whole text has twice the rows of a half, so it takes half of the ridge
     second = sum(gram(half) for half in halves) / sum(weights)
     missing = sum(cross(half) for half in halves) / sum(weights)
     return ridge_regression(second, missing, ANCHOR_RIDGES[best] / 2, centred)
@@ -220,7 +220,7 @@ def fit_correction(
 def ridge_regression(
     second: Float[Tensor, "k_and_1 k_and_1"], cross: Float[Tensor, "k_and_1 d"], ridge: float, centred: bool
 ) -> Float[Tensor, "k_and_1 d"]:
-    """B of the least E‖r − [h, 1] B‖² plus a ridge on the rows of h."""
+    """Solve for the B that minimises E‖r − [h, 1] B‖² plus a ridge on the rows of h."""
     mean = second[-1, :-1]
     mean_missing = cross[-1]
     towards = cross[:-1]
@@ -233,7 +233,7 @@ def ridge_regression(
 
 
 def _keep(hidden: list[Tensor]) -> Callable[[Site, Tensor], None]:
-    """A listener that appends the hidden units that it hears to a list."""
+    """Return a hook that appends hidden units to a list."""
 
     def keep(_: Site, h: Tensor) -> None:
         hidden.append(h.clone())

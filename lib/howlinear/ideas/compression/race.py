@@ -1,8 +1,8 @@
 """A race: several compressors on the same text, to the same sizes, judged by the same held-out perplexity.
 
-Ours is `own_units`. The rivals are those of `compressors`: `lines`, `drop`, `replace_me` and `width`, each as its paper
-describes it. None is trained. A budget is a share of *all* parameters of the model, embeddings and attention too,
-wherever a compressor takes them from. One that drops whole blocks or layers cannot fill it exactly; it ends below.
+Our compressor is `own_units`; its rivals are in `compressors` (`lines`, `drop`, `replace_me`, `width`), each as its
+paper describes it. None is trained. A budget is a share of *all* parameters of the model, embeddings and attention
+included. A compressor that drops whole blocks or layers cannot fill a budget exactly and ends below it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
 Compressor = Callable[[float], PreTrainedModel]
-"""Of the share of all parameters to keep, a copy that holds no more."""
+"""Takes the share of all parameters to keep, and returns a copy of the model that holds no more."""
 
 
 COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
@@ -54,13 +54,13 @@ COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
 
 
 def check_shares(shares: Sequence[float]) -> None:
-    """Refuse shares of all parameters that are none."""
+    """Refuse an empty list of shares, and shares that are not between 0 and 1."""
     if not shares or not all(0 < share < 1 for share in shares):
         raise InputError(f"shares of all parameters {list(shares)}: give at least one between 0 and 1, as 0.9")
 
 
 def choose_shares(model: PreTrainedModel, shares: Sequence[float]) -> list[float]:
-    """Of shares of all parameters those that a model can keep; where it can keep none of them, one that it can."""
+    """Select the shares of all parameters that a model can be reduced to; if there are none, choose one that it can."""
     if not is_causal(model):
         raise InputError("it predicts no next token")
     least = least_share(model)
@@ -76,13 +76,13 @@ COLUMNS = [
 
 
 def racers(calibration: Calibration, names: Sequence[str] = tuple(COMPRESSORS)) -> dict[str, Compressor]:
-    """Compressors ready to race on one model and one text."""
+    """Bind compressors to one model and one text, ready to race."""
     check_known(names, COMPRESSORS, "compressor")
     return {name: partial(COMPRESSORS[name], calibration) for name in names}
 
 
 def check_known(names: Sequence[str], known: Collection[str], kind: str) -> None:
-    """Refuse names that no compressor, or no part of one, has."""
+    """Refuse names that are not known as a compressor, or as a part of one."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InputError(f"no {kind} is called {', '.join(unknown)}: there are {', '.join(known)}")
@@ -97,10 +97,10 @@ def race(
     """Compress a model in several ways to several sizes, and measure what is left on held-out text.
 
     Returns:
-        A row per text (`corpus`), compressor (`method`) and `share` that a copy may hold: `kept`, what it holds;
-        `perplexity_after`; `ratio` of that to the whole model's and `delta`, their difference, each with a 95 %
-        interval paired over document folds; `over_first`, its perplexity over that of the first compressor at the same
-        share, likewise; and `why` a compressor made none, empty if it did, as all else is then.
+        A row per text (`corpus`), compressor (`method`) and `share` that a copy may hold: `kept`, the share it holds;
+        `perplexity_after`; `ratio` of that to the whole model's perplexity and `delta`, their difference, each with a
+        95 % interval paired over document folds; `over_first`, the ratio to the perplexity of the first compressor at
+        the same share, also with an interval; and `why` the compressor made no copy, in which case all else is empty.
     """
     scored = {name: held_out(text) for name, text in texts.items()}
     before = {name: losses(model, sequences) for name, sequences in scored.items()}
@@ -132,7 +132,7 @@ def race(
 
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """Perplexity after over before, of races of one text side by side.
+    """Tabulate perplexity after over before, for races on one text side by side.
 
     Returns:
         A row per method, a column per model and share; NaN where a method does not get so small.
@@ -149,21 +149,21 @@ def whole_perplexities(model: PreTrainedModel, texts: Mapping[str, TokenRows]) -
 #
 # Numbers for one smaller model, each a perplexity over that of the whole model:
 #
-# - *by the blocks' prices*: exp of the sum of its blocks' prices, which are before the anchor. Where the model costs no
-#   more, prices of single blocks add up, so the knapsack over them (`allocate`) has found what there is among blocks;
-# - *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
-#   least on the rows that it has seen;
-# - *held out*: what it costs;
-# - *held out, fitted on … rows*: the same, chosen and read out anew on fewer or on more rows. Where more rows buy no
-#   more, what is left is the units' own.
+# - *by the blocks' prices*: exp of the sum of its blocks' prices, taken before the anchor. If the model costs no more,
+#   prices of single blocks add up, so the knapsack over them (`allocate`) leaves nothing to gain among blocks;
+# - *on the text fitted on*: a readout costs least on rows that it has seen, so the cost with unlimited text lies
+#   between this number and the next;
+# - *held out*: the measured cost;
+# - *held out, fitted on … rows*: the same with units chosen and read out on fewer or more rows. If more rows do not
+#   lower the cost, the rest is due to the units themselves.
 
-FITTED_TOKENS = 2048  # of the text fitted on, that own units are measured on as well
+FITTED_TOKENS = 2048  # training tokens on which own units are measured as well
 WHAT = ("by the blocks' prices", "on the text fitted on", "held out")
 """The numbers of `limits`, in order; those after a fit to other numbers of rows follow."""
 
 
 def after(fitted: int) -> str:
-    """The name of the number that is held out, after a fit to so many rows."""
+    """Name the held-out number after a fit to `fitted` rows."""
     return f"held out, fitted on {fitted:,} rows"
 
 
@@ -176,11 +176,11 @@ def limits(
     raced: pd.DataFrame,
     others: Sequence[TokenRows],
 ) -> pd.DataFrame:
-    """Own units, priced, on the text that they were fitted on, and held out; and fitted to less or more text.
+    """Measure own units by price, on the text they were fitted on and on held-out text; and fitted to less or more.
 
     Returns:
-        A row per `share` and each of `WHAT` and of `others` (`after`), `what`: `ratio` with its 95 % interval over
-        document folds, none where it is priced.
+        A row per `share` and `what`, one of `WHAT` or the name of one of `others` (`after`): `ratio` with its 95 %
+        interval over document folds, except for the price.
     """
     columns = ["share", "what", *with_ends("ratio")]
     found = [
@@ -201,5 +201,5 @@ def limits(
 
 
 def fitted_on(rows: TokenRows, tokens: int) -> TokenRows:
-    """The side of rows to fit on as if it were held out, the first sequences of every document fold."""
+    """Return the training side as if it were held out, cut to the first sequences of every document fold."""
     return replace(rows, test=~rows.test).with_fewer_held_out(tokens).held_out

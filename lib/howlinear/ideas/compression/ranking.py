@@ -1,7 +1,7 @@
-"""How well a signal ranks what swaps cost: the costs of blocks and of sets of blocks, and Spearman's ρ with them.
+"""How well signals rank the cost of swaps: the costs of blocks and of sets of blocks, and Spearman's ρ with them.
 
-A signal (`signals`) is a number per block; a good one puts the blocks of a model in the order of what their swaps cost
-on held-out text. So ρ is taken within each model, and averaged over models.
+A signal (`signals`) is a number per block; a good one puts the blocks of a model in the order of the costs of their
+swaps on held-out text. So ρ is computed within each model and averaged over models.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
 FEWEST = 4
-"""Pairs that a rank correlation takes, at least."""
+"""Fewest pairs for a rank correlation."""
 
 RESTS = 0.1
-"""A map rests on massive rows if the ordinary ones' own map beats it by more than this on them, in R²; our choice."""
+"""A map rests on massive rows if a map of ordinary rows beats it on these by more than this in R²; our choice."""
 
 
 # --- what swaps cost
@@ -42,12 +42,12 @@ def block_costs(
     maps: Mapping[int, AffineMap],
     text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
-    """What each block costs that is replaced alone: by its map, and by its mean output.
+    """Measure the cost of replacing each block alone, by its map and by its mean output.
 
     Returns:
-        A row per block: `r2` of the map; `ablation`, what the mean costs in nats per token; `recovered`, the share of
-        that which the map keeps, with its interval, NaN where ablation costs nothing that the text can show; and what
-        the map costs, see `costs.cost`.
+        A row per block: `r2` of the map; `ablation`, the cost of the mean in nats per token; `recovered`, the share of
+        that cost which the map saves, with its interval, NaN if the interval of `ablation` reaches 0; and the cost of
+        the map, see `costs.cost`.
     """
     means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
     scored = held_out(text)
@@ -74,13 +74,13 @@ def recovered(
     ablated: Float[Tensor, " n"],
     fold: Int64[Tensor, " n"] | None = None,
 ) -> Estimate | None:
-    """Loss recovered: 1 − (L_swapped − L) / (L_ablated − L), in nats; 1 is lossless, 0 no better than a mean.
+    """Compute the loss recovered, 1 − (L_swapped − L) / (L_ablated − L), in nats: 1 is lossless, 0 as bad as a mean.
 
-    Tells a block that is cheap to replace from one that does little: both have a small ΔPPL, only the first recovers.
+    This tells a block that is cheap to replace from one that does little: both have a small ΔPPL, but only the first
+    recovers the loss.
 
     Returns:
-        The share, with a jackknife over document folds; None where ablating costs nothing that the text can show
-        (its interval reaches 0), as a share of nothing is undefined.
+        The share, with a jackknife over document folds; None if the interval of the ablation's cost reaches 0.
     """
     line = (swapped - base).numpy()
     mean = (ablated - base).numpy()
@@ -100,7 +100,7 @@ def set_costs(
     sets: int,
     generator: np.random.Generator,
 ) -> pd.DataFrame:
-    """What random sets of two to four blocks cost together, beside the sums of their blocks' signals.
+    """Measure what random sets of two to four blocks cost together, and sum the signals of their blocks.
 
     Returns:
         A row per set: its measured `cost` in nats per token, and a column per signal.
@@ -118,12 +118,12 @@ def set_costs(
 
 
 def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineMap]) -> pd.DataFrame:
-    """Which maps rest on a few massive rows (`instrument.massive`), and say nothing of all others.
+    """Find the maps that rest on a few massive rows (`instrument.massive`) and say nothing of all others.
 
     Returns:
-        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2_ordinary` of the map on
-        the ordinary ones, and `r2_own` of a map of their own on these; and whether the map `rests` on the massive
-        ones, see `RESTS`.
+        A row per block that has massive rows: `block`, the number of `massive_rows`; on held-out ordinary rows, R² of
+        the block's map, `r2_ordinary`, and of a map fitted to ordinary rows, `r2_own`; and whether the map `rests` on
+        the massive rows, see `RESTS`.
     """
     rows = []
     for block, captured in blocks.items():
@@ -146,14 +146,14 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
 
 
 def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0) -> Estimate:
-    """Spearman's ρ of a signal with measured costs, group by group (a group: the blocks of one model).
+    """Compute Spearman's ρ of a signal with measured costs within groups (a group: the blocks of one model).
 
     Returns:
         ρ, averaged over groups, with its 95 % bootstrap interval.
     """
     groups = [np.asarray(pair, dtype=float) for pair in zip(signal, truth, strict=True)]
     generator = np.random.default_rng(seed)
-    # each group is drawn anew on its own, and each draw of all of them gives one mean
+    # groups are resampled independently, and each draw of all groups gives one mean
     drawn = [_bootstrap(predicted, measured, draws, generator) for predicted, measured in groups]
     ends = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
     low, high = np.nanquantile(np.mean(drawn, axis=0), ends)
@@ -166,9 +166,9 @@ def _rho(predicted: np.ndarray, measured: np.ndarray, axis: int = -1) -> np.ndar
 
 
 def _bootstrap(predicted: np.ndarray, measured: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """Spearman's ρ of a group drawn anew, shape (draws,); NaN for a draw of one value alone."""
+    """Compute Spearman's ρ of a group's bootstrap draws, shape (draws,); NaN for a draw of one value alone."""
     with warnings.catch_warnings():
-        # such a draw has no ρ, and scipy no interval where there is one; the interval is over all groups' draws
+        # a constant draw has no ρ, and then scipy gives no interval; ours is taken over the draws of all groups
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         drawn = stats.bootstrap(
@@ -184,7 +184,7 @@ def _bootstrap(predicted: np.ndarray, measured: np.ndarray, draws: int, generato
 
 
 def compare(table: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFrame:
-    """The `agreement` of every signal with the truth, over the models that have ranks to compare.
+    """Compute the `agreement` of every signal with the truth, over the models that have ranks to compare.
 
     Returns:
         A row per signal that varies in some model of `FEWEST` rows or more: `signal`, and `rho` with its interval.
@@ -211,7 +211,7 @@ def ranking(
     resting: Sequence[tuple[str, int]] = (),
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How well every signal ranks the costs of single blocks, and of sets of blocks.
+    """Measure how well every signal ranks the costs of single blocks, and of sets of blocks.
 
     Returns:
         The rows of `compare` for each of `costs`: "one block", "several", and "one block, without massive rows".
@@ -234,7 +234,7 @@ def ranking(
 
 
 def deciding(rankings: pd.DataFrame) -> list[str]:
-    """Four signals to look at: the paper's own, the price, and those that rank single blocks best and swap nothing."""
+    """Choose four signals: the paper's own, the price, and those that rank single blocks best without a swap."""
     single = rankings[(rankings["costs"] == "one block") & (rankings["signal"] != REPLACE_ONE)]
     by_rho = single.sort_values("rho", ascending=False, kind="stable")["signal"]
     chosen = [signal for signal in ("1 − R²", "price") if signal in set(by_rho)]

@@ -1,4 +1,4 @@
-"""How thin the map in a block's place may be.
+"""How low the rank of the map in a block's place may be.
 
 `core.reduced_rank` gives the best map of every rank from one factorisation. A rank-r map holds
 r (d_in + d_out) numbers, fewer than the full map's d_in · d_out below half the width. The paper (arXiv 2606.19379)
@@ -23,7 +23,7 @@ from howlinear.text.rows import TokenRows
 
 
 def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap] | None = None) -> int:
-    """How many numbers all feed-forward blocks hold together, or maps in the place of some."""
+    """Count the numbers that all feed-forward blocks hold together, with `maps` in the place of some."""
     held = 0
     for site in sites(model):
         affine = maps.get(site.block) if maps else None
@@ -33,7 +33,7 @@ def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap] | None 
 
 
 def share_of_block(curve: RankCurve, rank: int, own: float) -> float:
-    """How many numbers a map of one rank holds, as a share of the block's own."""
+    """Compute how many numbers a map of one rank holds, as a share of the block's `own`."""
     d_in, d_out = curve.map.weight.shape
     full = len(curve.r2) - 1
     # D of d_in × r and U of r × d_out, or W of d_in × d_out; and the bias
@@ -42,7 +42,7 @@ def share_of_block(curve: RankCurve, rank: int, own: float) -> float:
 
 
 def rank_curves(model: PreTrainedModel, curves: Mapping[int, RankCurve]) -> pd.DataFrame:
-    """Held-out R² by rank, as far as a pair of thin matrices is smaller than the full one: up to half the width.
+    """Tabulate held-out R² by rank up to half the width, where a pair of thin matrices is smaller than the full one.
 
     Returns:
         A row per block and rank: `block`, `rank`, `share` of the block's numbers, and `r2` with its interval.
@@ -69,11 +69,10 @@ def rank_costs(
     curves: Mapping[int, RankCurve],
     text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
-    """What it costs to replace a block by the best map of some ranks: the width, and a half to a sixteenth of it.
+    """Measure the cost of replacing a block by the best map of some ranks: the width, and a half to a sixteenth of it.
 
     Returns:
-        A row per block and rank: `block`, `rank`, `share` of the block's numbers, `r2`, and what it costs, see
-        `costs.cost`.
+        A row per block and rank: `block`, `rank`, `share` of the block's numbers, `r2`, and the cost, see `costs.cost`.
     """
     base = losses(model, held_out(text))
     own = ffn_parameters(model) / len(sites(model))

@@ -1,25 +1,25 @@
-"""What tells beforehand which block can go: signals, a number a block, the smaller the cheaper its replacement.
+"""Signals that predict which block can go: one number per block, the smaller the cheaper its replacement.
 
-Of the map's error r = y − (xW + b), which capture knows already
-    1 − R²_lin, by which the paper (arXiv 2606.19379) would go; E‖r‖², and the same over the residual stream's variance.
+From the map's error r = y − (xW + b), known from the capture
+    1 − R²_lin, the paper's criterion (arXiv 2606.19379); E‖r‖², and the same over the residual stream's variance.
 
-Of the loss (`price`). With g = ∂(Σ loss)/∂y the gradient of a sequence's summed loss at the block's output, a swap
+From the loss (`price`). With g = ∂(Σ loss)/∂y the gradient of a sequence's summed loss at the block's output, a swap
 adds −r at every token, so to second order, with the Fisher information in the place of the Hessian and errors taken
 as independent between tokens,
 
     Δ loss per token ≈ −E[g·r] + ½ E[(g·r)²] ≈ ½ tr(E[g gᵀ] E[r rᵀ]).
 
-The first term has no sign to rely on in a trained model; the last form asks for second moments alone, so it prices any
-other map too. Empirical Fisher: gradients at the labels of the text (Kunstner, Balles & Hennig 2019 on its limits).
+The sign of the first term is not reliable in a trained model; the last form needs second moments alone, so it prices
+any other map too. Empirical Fisher: gradients at the text's own labels (its limits: Kunstner, Balles & Hennig 2019).
 
-Of the residual stream (`stream`, `cca_bounds`), with s what the FFN's norm reads and s + y the stream behind the FFN
+From the residual stream (`stream`, `cca_bounds`), with s what the FFN's norm reads and s + y the stream behind the FFN
     block influence, ShortGPT (Men et al. 2024, arXiv 2403.03853): 1 − mean cosine of a whole layer's input and output;
     sub-layer cosine, LLM-Drop (He et al. 2024, arXiv 2406.15786): 1 − mean cosine of s and s + y;
     CCA bound, NBL (Erdogan, Tonin & Cevher 2025, arXiv 2505.21077): Σ (1 − ρᵢ²) over the canonical correlations of s
-    and s + y, which bounds the error of the best line between them. The paper replaces attention by it.
+    and s + y, which bounds the error of the best line between them. That paper replaces attention by such lines.
 
-Measured, a run of the model for each block: mean ablation (`ranking.block_costs`), the swap itself on a few sequences
-of the text to fit on (`replace_one`), and how far it moves the predictions (`divergences`).
+Measured by a run of the model for each block: mean ablation (`ranking.block_costs`), the swap itself on a few sequences
+of the training side (`replace_one`), and how far it moves the predictions (`divergences`).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from howlinear.models.forward import trunk
 from howlinear.models.layers import stack_of, streams_hooked
 
 REPLACE_ONE = "replace one"
-"""The signal that measures: what the swap costs on a few sequences of the text to fit on."""
+"""The measured signal: the cost of the swap on a few sequences of the training side."""
 
 ADDS_WITHIN = 1e-3
-"""How far, relative to it, a layer's output may be from s + y before we say that the FFN does not add y to s."""
+"""Relative distance of a layer's output from s + y beyond which we say that the FFN does not add y to s."""
 
 BATCH = 16  # sequences in a pass
-STREAM_BATCH = 8  # of which the streams around all layers are held at once
+STREAM_BATCH = 8  # sequences whose streams around all layers are held at once
 
 
 # --- of the loss
@@ -62,7 +62,7 @@ STREAM_BATCH = 8  # of which the streams around all layers are held at once
 
 @dataclass(frozen=True)
 class Price:
-    """What one backward pass says of a block and its map.
+    """The price of a block and its map, from one backward pass.
 
     Attributes:
         metric: E[g gᵀ], the second moment of the loss gradient at the output, shape (d_out, d_out); nats²
@@ -148,7 +148,7 @@ class _Sums:
         self.paired += float(along.square().sum())
 
     def price(self, predicted: int) -> Price:
-        """The means: of what has a gradient over the tokens predicted, of the others over all tokens."""
+        """Take means: of terms with a gradient over the predicted tokens, of the others over all tokens."""
         # Var h = E h² − (E h)²
         mean = self.total / self.count
         variance = self.squares / self.count - mean.square()
@@ -165,20 +165,20 @@ class _Sums:
 
 
 class NoPreNormError(InputError):
-    """A layer whose FFN does not add its output to what a norm before it read."""
+    """Raised for a layer whose FFN does not add its output to the input of a norm before it."""
 
 
 Keep = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
-"""Takes a block and the residual stream around its layer in a batch, each of shape (batch, seq_len, d).
+"""Takes a block and four tensors of its layer in a batch, each of shape (batch, seq_len, d).
 
-What the layer got; s, what the norm of its FFN read, which is the same or that with attention's output added to it; y,
-what its FFN wrote; and what the layer returned.
+These are the layer's input; s, the input of its FFN's norm, which is the layer's input with or without attention's
+output added; y, the FFN's output; and the layer's output.
 """
 
 
 @contextmanager
 def layers_hooked(model: PreTrainedModel, keep: Keep) -> Iterator[None]:
-    """While it lasts, call `keep(block, entered, read, written, left)` behind every layer with a feed-forward block."""
+    """In the context, call `keep(block, entered, read, written, left)` behind every layer with a feed-forward block."""
     layers = model.get_submodule(stack_of(model))
     with ExitStack() as hooks:
         for site in sites(model):
@@ -193,10 +193,10 @@ def layers_hooked(model: PreTrainedModel, keep: Keep) -> Iterator[None]:
 
 
 class _Tap:
-    """Listens at one layer, its modules and its FFN.
+    """Hooks on one layer, its modules and its FFN.
 
-    s is the input of the module, the norm, that returned the FFN's own input. That holds where attention and FFN come
-    one after the other and where both read the layer's input (GPT-NeoX): y is added to what the norm read.
+    s is the input of the module, the norm, that returned the FFN's own input. Whether attention and FFN come one after
+    the other or both read the layer's input (GPT-NeoX), y is added to the input of that norm.
     """
 
     def __init__(self, site: Site, keep: Keep):
@@ -226,7 +226,7 @@ class _Tap:
         self.keep(self.site.block, self.entered, self.read, self.written, left)
 
     def _adds(self, left: Tensor) -> bool:
-        """Whether the layer returned s + y, or reads its input in the FFN and in attention alike."""
+        """Whether the layer returned s + y, or its FFN and attention both read the layer's input."""
         if self.read is self.entered:
             return True
         off = (left - self.read - self.written).norm()
@@ -240,9 +240,9 @@ class Stream:
     Attributes:
         layers: cosine of the stream before layer i with that before layer j, shape (layers + 1, layers + 1); the last
             is the stream behind all layers, before the norm.
-        attention: 1 − cosine of the stream that attention's norm reads with the same once attention has written to it,
-            shape (layers,).
-        ffn: the same of the FFN, which is LLM-Drop's sub-layer cosine, shape (layers,).
+        attention: 1 − cosine of the stream before attention with the stream once attention has added its output, shape
+            (layers,).
+        ffn: the same for the FFN, which is LLM-Drop's sub-layer cosine, shape (layers,).
     """
 
     layers: Float[Tensor, "states states"]
@@ -255,13 +255,13 @@ class Stream:
         return self.span_distances(1)
 
     def span_distances(self, count: int) -> Float[Tensor, " starts"]:
-        """1 − cosine of the stream before `count` layers in a row with that behind them, by the first of them."""
+        """Compute 1 − cosine of the stream before and behind each span of `count` layers, by the span's first layer."""
         return 1 - self.layers.diagonal(count)
 
 
 @torch.no_grad()
 def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Stream:
-    """Look at the residual stream before and behind every layer and sub-layer, in one pass."""
+    """Measure how far every layer and sub-layer turns the residual stream, in one pass."""
     listened = sites(model)
     count = len(listened)
     states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
@@ -284,7 +284,7 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Stream:
         for batch in ids.split(STREAM_BATCH):
             states.clear()
             trunk(model, batch, listened[-1])
-            # rows of length 1 in a row: a product of two states is the sum of their cosines
+            # a state is all its rows, each of length 1, in one vector: a product of two states is a sum of cosines
             directions = torch.stack(states)
             layers += directions @ directions.T
     rows = ids.numel()
@@ -304,7 +304,7 @@ def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*ba
 
 @torch.no_grad()
 def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, float]:
-    """NBL's bound of each block: `cca_bound` of s and s + y, from one forward pass without the head."""
+    """Compute NBL's bound of each block, `cca_bound` of s and s + y, by one forward pass without the head."""
     width, last = width_of(model), sites(model)[-1]
     pairs: dict[int, Moments] = {}
     outputs: dict[int, Moments] = {}
@@ -347,7 +347,7 @@ def cca_bound(moments: Moments, outputs: Moments) -> float:
 def replace_one(
     model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor]], ids: Int64[Tensor, "n seq_len"]
 ) -> dict[int, float]:
-    """What each map costs alone in its block's place on text to fit on, in nats per token."""
+    """Measure what each map costs alone in its block's place, on sequences of the training side, in nats per token."""
     base, swapped = swap_losses(model, each_alone(maps), held_out(ids), BATCH)
     return {block: float((after - base).mean()) for block, after in swapped.items()}
 
@@ -359,10 +359,10 @@ def divergences(
     ids: Int64[Tensor, "n seq_len"],
     batch_size: int,
 ) -> dict[int, float]:
-    """KL(p ‖ q) per predicted token with each block alone replaced, in nats: p of the model as it is, q of it replaced.
+    """Measure KL(p ‖ q) per predicted token, in nats: p by the model as it is, q by the model with one block replaced.
 
     Its second-order expansion is the Fisher price. Unlike a difference of losses it is never negative and has little
-    noise, so two thousand tokens are enough. What comes before a replaced block is computed once for all.
+    noise, so two thousand tokens are enough. The layers before a replaced block are computed once for all blocks.
     """
     found: dict[int, list[Tensor]] = {block: [] for block in replacements}
     log_p: list[Tensor] = []
@@ -387,12 +387,12 @@ def divergences(
 
 
 def _log_probabilities(predictions: Float[Tensor, "batch seq_len vocabulary"]) -> list[Tensor]:
-    """Of each next token, sequence by sequence: all at once would hold several copies of all logits."""
+    """Compute log-probabilities of next tokens sequence by sequence; all at once would take several copies of them."""
     return [scores.float().log_softmax(-1) for scores in predictions[:, :-1]]
 
 
 def _divergence(log_p: Sequence[Tensor], log_q: Sequence[Tensor]) -> Float[Tensor, " batch"]:
-    """The mean of KL = Σ p (log p − log q) in each sequence."""
+    """Average KL = Σ p (log p − log q) over each sequence."""
     means = [(p.exp() * (p - q)).sum(-1).double().mean() for p, q in zip(log_p, log_q, strict=True)]
     return torch.stack(means).cpu()
 
@@ -407,7 +407,7 @@ def measure(
     ids: Int64[Tensor, "n seq_len"],
     few: Int64[Tensor, "m seq_len"],
 ) -> pd.DataFrame:
-    """What is measured of each block before it is replaced, on text to fit on.
+    """Measure the signals of each block before it is replaced, on the training side.
 
     Returns:
         A row per block: `residual`, `residual_over_stream`, `price` and `price_paired`, see `Price`; `block_influence`,
@@ -436,7 +436,7 @@ def measure(
 
 
 def signals(table: pd.DataFrame) -> pd.DataFrame:
-    """Every signal that some block has, a column each, of a table with the columns of `measure` and `block_costs`."""
+    """Compute every signal that some block has, a column each, from the columns of `measure` and `block_costs`."""
     unexplained = 1 - table["r2"]
     columns = {
         "1 − R²": unexplained,

@@ -1,4 +1,4 @@
-"""Which of a block's hidden units can go, if the others are read out anew: exact, from one Gram matrix.
+"""Which of a block's hidden units can go if the others are read out anew: exactly, from one Gram matrix.
 
 A block is y = h V + b with m hidden units h. Keep k of them, K, and read them out by least squares: what is lost is the
 part of the others' contribution h_D V_D that no affine map of h_K gives back. All of it follows from the second moments
@@ -7,16 +7,15 @@ Hassibi & Stork 1993), with P = S⁻¹ the precision of the units left and β th
 
     ‖β_j‖²_M / P_jj,    and once it is gone    β ← β − P_·j β_j / P_jj,    P ← P − P_·j P_j· / P_jj.
 
-A readout of a thousand units is fitted to some ten thousand rows, and knows some of them by heart. So every variance
-gets a ridge, chosen block by block on one half of the text for the other (`choose_ridge`). It draws the new readout
-towards the block's own: with K the units that stay and D those that go, the ridge regression of h_D V_D on h_K is added
-to V_K.
+A readout of a thousand units, fitted to some ten thousand rows, overfits. So every variance gets a ridge, chosen block
+by block by fitting on one half of the text and scoring on the other (`choose_ridge`). It draws the new readout towards
+the block's own: with K the units that stay and D those that go, the ridge regression of h_D V_D on h_K is added to V_K.
 
-Errors are weighed by what they cost in the loss, twice. Among directions of y, by M = E[g gᵀ], with g the gradient of
-a sequence's loss at the block's output (`loss_gradients`): that decides which units go, not how the others are read
-out. Among tokens, by w, the mean of ‖g‖² at each position of a sequence over its mean at all: that decides both. First
-tokens are the sinks that all later ones attend to; in SmolLM2-135M an error there costs up to sixty times as much in
-the blocks before the sink is made, and a tenth in those behind.
+Errors are weighted by what they cost in the loss, in two ways. Directions of y are weighted by M = E[g gᵀ], with g the
+gradient of a sequence's loss at the block's output (`loss_gradients`): this decides which units go, not how the others
+are read out. Tokens are weighted by w, the mean of ‖g‖² at each position of a sequence over its mean at all positions:
+this decides both. First tokens are the sinks that all later ones attend to; in SmolLM2-135M an error there costs up to
+sixty times as much in the blocks before the sink is made, and a tenth in those behind.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ from howlinear.models.units import unit_count, units_hooked
 from howlinear.models.work import StreamFiles
 
 RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
-"""What may be added to the variance of every unit, as a share of it. The first keeps apart float32 units that are
-copies of one another; which of them suits a block and the rows there are, `choose_ridge` finds out."""
+"""Ridges to choose from, as a share of every unit's variance. The first keeps apart float32 units that are copies of
+one another; `choose_ridge` picks the one that suits a block and its number of rows."""
 
 TRIED_SHARE = 2 / 3
-"""The share of a block's units that ridges are tried with: what stays where SmolLM2 gives up a fifth of its own."""
+"""The share of a block's units that ridges are tried with: what stays if SmolLM2 gives up a fifth of its parameters."""
 
 Halves = tuple[Float[Tensor, "m_and_1 m_and_1"], Float[Tensor, "m_and_1 m_and_1"]]
 """Second moments of a block's units on the two halves of a text."""
 
 BATCH = 8  # sequences in a pass
-PANEL = 64  # units that go before the matrices are brought up to date
+PANEL = 64  # units removed before the matrices are updated
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ class Elimination:
 
     Attributes:
         order: units, the cheapest first, shape (m,).
-        price: what it costs that the first, the first two, … are gone, shape (m + 1,), from 0; in nats per token if the
-            readout was given in the roots of nats.
+        price: cost of removing none, the first, the first two, … units, shape (m + 1,); in nats per token if the
+            readout was multiplied by `root_of` the metric.
     """
 
     order: Int64[Tensor, " m"]
@@ -100,40 +99,40 @@ class UnitMoments:
     ridge: float = RIDGES[0]
 
     def covariance(self, centred: bool) -> Float[Tensor, "m m"]:
-        """Weighted covariance of the units with the ridge, shape (m, m); not centred where there is no constant."""
+        """Compute the weighted covariance of the units with the ridge, shape (m, m), about their mean or about 0."""
         return with_ridge(covariance_of(self.second, centred), self.ridge)
 
 
 def weighted_rows(h: Float[Tensor, "n m"], weight: Float[Tensor, " n"]) -> Float[Tensor, "n m_and_1"]:
-    """Rows √w [h, 1], float64: plain moments of these are the weighted moments of h, its sums beside them."""
+    """Build rows √w [h, 1], float64, whose plain moments are the weighted moments and sums of h."""
     root = weight.double().sqrt()[:, None]
     return torch.cat([h.double().cpu() * root, root], 1)
 
 
 def gram(moments: Moments) -> Float[Tensor, "d d"]:
-    """Σ x xᵀ of the inputs, their means not taken out."""
+    """Compute Σ x xᵀ of the inputs, not centred."""
     return moments.sxx + moments.n * torch.outer(moments.mean_x, moments.mean_x)
 
 
 def cross(moments: Moments) -> Float[Tensor, "d_in d_out"]:
-    """Σ x yᵀ, the means not taken out."""
+    """Compute Σ x yᵀ, not centred."""
     return moments.sxy + moments.n * torch.outer(moments.mean_x, moments.mean_y)
 
 
 def with_ridge(covariance: Float[Tensor, "m m"], ridge: float) -> Float[Tensor, "m m"]:
-    """A covariance with a share of every unit's variance added to it.
+    """Add a share of every unit's variance to a covariance.
 
-    A readout solved by it keeps nearer to the block's own: its change is what ridge regression makes of the units that
-    go, from those that stay.
+    A readout solved with it stays nearer to the block's own: its change is the ridge regression of the units that go on
+    those that stay.
     """
-    # a unit that never fires has no variance; as the others' smallest numbers it costs nothing and goes first
+    # a unit that never fires has no variance; with this floor it costs next to nothing and goes first
     variance = covariance.diagonal()
     floor = variance.max().clamp_min(torch.finfo(torch.float64).tiny) * 1e-12
     return covariance + torch.diag(ridge * variance + floor)
 
 
 def covariance_of(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Float[Tensor, "m m"]:
-    """Of Σ w [h, 1] [h, 1]ᵀ, the weighted covariance of h, about its mean or about 0."""
+    """Compute the weighted covariance of h from Σ w [h, 1] [h, 1]ᵀ, about its mean or about 0."""
     covariance = second[:-1, :-1] / second[-1, -1]
     if not centred:
         return covariance
@@ -142,7 +141,7 @@ def covariance_of(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Fl
 
 
 def mean_of(second: Float[Tensor, "m_and_1 m_and_1"]) -> Float[Tensor, " m"]:
-    """Of the same, the weighted mean of h."""
+    """Compute the weighted mean of h from Σ w [h, 1] [h, 1]ᵀ."""
     return second[-1, :-1] / second[-1, -1]
 
 
@@ -153,10 +152,10 @@ def error_costs(
     costs: MutableMapping[int, ErrorCost],
     batch_size: int,
 ) -> None:
-    """Put what errors cost into `costs`, block after block, by one forward and one backward pass."""
+    """Compute what errors cost in each block, by one forward and one backward pass, and put it into `costs`."""
     width = width_of(model)
     predicted = ids[:, 1:].numel()
-    sums: dict[int, tuple[Tensor, Tensor]] = {}  # of blocks that are begun, Σ g gᵀ, and Σ ‖g‖² by position
+    sums: dict[int, tuple[Tensor, Tensor]] = {}  # of unfinished blocks: Σ g gᵀ, and Σ ‖g‖² by position
 
     def add(block: int, _: Tensor, __: Tensor, g: Tensor) -> None:
         if block not in sums:
@@ -174,10 +173,10 @@ def error_costs(
 
 
 def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
-    """Weights of positions: means over 0, 1, 2 to 3, 4 to 7, …, over the mean of all.
+    """Weight positions by the means over 0, 1, 2 to 3, 4 to 7, …, divided by the mean of all.
 
-    A token's own gradient is too noisy a weight, and what positions have in common is not: the first is a sink, early
-    ones are read by many.
+    The gradient of a single token is too noisy a weight; its mean over similar positions is not. The first position is
+    a sink, and early ones are read by many.
     """
     seq_len = len(squares)
     # the last position predicts nothing: it counts like the one before it
@@ -198,10 +197,10 @@ def unit_moments(
     ids: Int64[Tensor, "n seq_len"],
     weights: Mapping[int, Float[Tensor, " seq_len"]] | None = None,
 ) -> dict[int, Moments]:
-    """Moments of the hidden units of blocks, by one forward pass without the head.
+    """Collect moments of the hidden units of blocks, by one forward pass without the head.
 
     Returns:
-        Block → moments of h; with weights of positions, of √w [h, 1].
+        Block → moments of h or, with `weights` of positions, of √w [h, 1].
     """
     listened = sites(model, None if weights is None else list(weights))
     constant = 0 if weights is None else 1
@@ -220,10 +219,10 @@ def unit_moments(
 
 
 def halves_of(ids: Int64[Tensor, "n seq_len"], batch_size: int) -> tuple[list[Int64[Tensor, "_ seq_len"]], list[int]]:
-    """The first and the second half of a text, so that few documents are in both, in batches.
+    """Split a text into its first and second half, so that few documents are in both, and these into batches.
 
     Returns:
-        The batches, and of each in which half it is, 0 or 1.
+        The batches, and the half that each is in, 0 or 1.
     """
     batches = [half.split(batch_size) if len(half) else () for half in ids.tensor_split(2)]
     return [*batches[0], *batches[1]], [0] * len(batches[0]) + [1] * len(batches[1])
@@ -237,10 +236,10 @@ def unit_grams(
     batch_size: int,
     work: Path | None,
 ) -> Iterator[tuple[Site, Halves]]:
-    """Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block: all of it passes a layer before the next one.
+    """Yield Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block; all of it passes a layer before the next.
 
-    Of a model whose weights stay on disk, a block's are there until the next one is asked for. Then its block is done,
-    and a folder of work keeps the streams behind it.
+    If the model's weights stay on disk, a block's are in memory until the next block is requested. By then the block is
+    done, and a `work` folder keeps the streams behind it.
     """
     batches, half_of = halves_of(ids, batch_size)
     text = Layerwise(model, batches)
@@ -256,7 +255,7 @@ def unit_grams(
 
 
 def _next_grams(text: Layerwise, site: Site, weight: Float[Tensor, " seq_len"], half_of: list[int]) -> Halves:
-    """The same of the block in the layer that a text is moved through."""
+    """Move a text through the next layer, and compute these matrices for its block."""
     moments = [Moments(unit_count(text.model, site) + 1) for _ in range(2)]
     begun: list[int] = []
 
@@ -275,13 +274,13 @@ def choose_ridge(
     metric: Float[Tensor, "d d"],
     centred: bool,
 ) -> float:
-    """The ridge by which a readout fitted on one half of the text costs least on the other, and the other way round.
+    """Choose the ridge with which a readout fitted on one half of the text costs least on the other, and vice versa.
 
-    It is tried where the loudest units stay, `TRIED_SHARE` of all: those of the largest variance times readout, a
-    choice that needs no regression. All rows are twice as many as those of a half, and take half of its ridge.
+    Ridges are tried with the loudest units, `TRIED_SHARE` of all: those of the largest variance times squared readout,
+    a choice that needs no regression. The whole text has twice the rows of a half, so it takes half of the ridge.
 
     Returns:
-        One of `RIDGES`, halved, or the least of them where a half has no rows.
+        One of `RIDGES`, halved; or the least of them as it is, if it costs least or a half has no rows.
     """
     if not all(half[-1, -1] > 0 for half in halves):
         return RIDGES[0]
@@ -297,7 +296,7 @@ def choose_ridge(
     costs = torch.zeros(len(RIDGES), dtype=torch.float64)
     for fitted, other in ((first, second), (second, first)):
         covariance = covariance_of(fitted, centred)
-        # second moments of the other half about the mean of this one: a constant is fitted here as well
+        # second moments of the other half about the mean of the fitted one, where the constant is fitted too
         beyond = covariance_of(other, centred)
         if centred:
             shift = mean_of(other) - mean_of(fitted)
@@ -305,7 +304,7 @@ def choose_ridge(
         towards = covariance[stay][:, go] @ weight[go]
         for place, ridge in enumerate(RIDGES):
             factor = torch.linalg.cholesky(with_ridge(covariance, ridge)[stay][:, stay])
-            # what is left of h V: the units that go, less what the others take over of them
+            # what is lost of h V: the units that go, less the part of them that the others take over
             left = torch.empty_like(weight)
             left[go] = weight[go]
             left[stay] = -torch.cholesky_solve(towards, factor)
@@ -315,10 +314,7 @@ def choose_ridge(
 
 
 def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -> Elimination:
-    """Take units away one after the other, each time the one that costs least, the others read out anew.
-
-    Exact (backward elimination).
-    """
+    """Remove units one by one, each time the cheapest, with the others read out anew: exact backward elimination."""
     m = len(covariance)
     try:
         factor = linalg.cho_factor(covariance.numpy())
@@ -331,13 +327,13 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -
 
 
 def sweep_units(matrix: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sweep a symmetric matrix P, and rows β beside it, by one unit after the other, that of the least ‖β_j‖² / P_jj.
+    """Sweep a symmetric matrix P and rows β by one unit after the other, each time that of the least ‖β_j‖² / P_jj.
 
-    A rank-one change of P and β a unit would move all of both through memory; so changes are collected, P − L Lᵀ and
-    β − L W, and only the one row that is asked for is brought up to date, until there are `PANEL` of them.
+    A rank-one change of P and β for every unit would move both through memory each time; so changes are collected,
+    P − L Lᵀ and β − L W, and only the row needed next is brought up to date, until there are `PANEL` of them.
 
     Returns:
-        The units in their order and each one's ‖β_j‖² / P_jj when its turn came, both of shape (m,).
+        The units in order of removal, and ‖β_j‖² / P_jj of each at its removal, both of shape (m,).
     """
     units = np.arange(len(matrix))
     order = []
@@ -377,18 +373,18 @@ def sweep_units(matrix: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
 def eliminate_units(
     moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool
 ) -> Elimination:
-    """The elimination of a block's units in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left."""
+    """Eliminate a block's units, priced in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left."""
     return eliminate(moments.covariance(centred), readout.weight @ root_of(metric))
 
 
 def root_of(metric: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
-    """A root of half the metric: y times it has a square in nats."""
+    """Compute a root of half the metric: the squared length of y times this root is in nats."""
     values, vectors = torch.linalg.eigh(metric / 2)
     return vectors * values.clamp_min(0).sqrt()
 
 
 def refit(moments: UnitMoments, readout: AffineMap, kept: Int64[Tensor, " k"], centred: bool) -> AffineMap:
-    """The least-squares readout of some units, towards what all of them gave."""
+    """Fit the readout of the `kept` units to the output of all units, by least squares."""
     covariance = moments.covariance(centred)
     towards = covariance[kept] @ readout.weight
     factor = torch.linalg.cholesky(covariance[kept][:, kept])

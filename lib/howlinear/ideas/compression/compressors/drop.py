@@ -47,11 +47,11 @@ def sub_layers(calibration: Calibration, share: float, kinds: Sequence[str]) -> 
     for kind, number in dropped:
         drop_sub_layer(copied, number, kind)
         if kind == "attention":
-            copied.config.use_cache = False  # a cache of keys and values counts tokens by what attention puts there
+            copied.config.use_cache = False  # the key-value cache counts tokens by what attention puts there
     return copied
 
 
 @once
 def stream_of_layers(calibration: Calibration) -> Stream:
-    """How far layers and sub-layers turn the residual stream on the text to fit on."""
+    """Measure how far layers and sub-layers turn the residual stream on the training side."""
     return stream(calibration.model, calibration.ids)

@@ -1,8 +1,8 @@
-"""Rival compressors that make whole FFNs straight: affine maps in their place, what the paper (2606.19379) suggests.
+"""Rival compressors that replace whole FFNs by affine maps, as the paper (2606.19379) suggests.
 
 Blocks are replaced by their affine maps one after another until the copy is small enough, in the order of R²_lin, the
 most linear first, as the paper would have it, or in the order of the map's price in the loss, the cheapest first. Maps
-are those of least squares; or, where a few massive rows decide them (notebook 12), fitted to all other rows with
+are fitted by least squares to all rows or, where a few massive rows decide them (notebook 12), to all other rows, with
 one constant output at position 0.
 """
 
@@ -32,14 +32,14 @@ BATCH = 16  # sequences in a pass
 
 
 def by_r2(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Least-squares maps in the place of the most linear blocks."""
+    """Replace the most linear blocks by least-squares maps."""
     lines = lines_of(calibration)
     order = sorted(lines, key=lambda block: -lines[block].r2)
     return _straightened(calibration, share, _maps(calibration, ordinary=False), order)
 
 
 def by_price(calibration: Calibration, share: float, ordinary: bool = False) -> PreTrainedModel:
-    """Least-squares maps, of all rows or of ordinary ones, where these are cheapest in the loss."""
+    """Replace the blocks that are cheapest in the loss by least-squares maps, of all rows or of ordinary ones."""
     prices = line_prices(calibration, ordinary)
     return _straightened(calibration, share, _maps(calibration, ordinary), sorted(prices, key=prices.__getitem__))
 
@@ -47,7 +47,7 @@ def by_price(calibration: Calibration, share: float, ordinary: bool = False) -> 
 def _straightened(
     calibration: Calibration, share: float, maps: Mapping[int, AffineMap | ConstantFirst], order: Sequence[int]
 ) -> PreTrainedModel:
-    """A copy with maps in the place of the first blocks of an order, of as few as make it small enough."""
+    """Copy the model with maps in the place of the first blocks of an order, as few as make it small enough."""
     model = calibration.model
     savings = {}
     for site in sites(model):
@@ -59,12 +59,12 @@ def _straightened(
     with swap(model, chosen):
         copied = copy_of(model).to(model.dtype)
     if any(isinstance(replacement, ConstantFirst) for replacement in chosen.values()):
-        copied.config.use_cache = False  # an anchored map must see whole sequences
+        copied.config.use_cache = False  # a constant at position 0 needs whole sequences
     return copied
 
 
 def _numbers(replacement: AffineMap | ConstantFirst) -> int:
-    """How many numbers a map holds."""
+    """Count the numbers that a map holds."""
     if isinstance(replacement, ConstantFirst):
         return parameters(replacement)
     return replacement.weight.numel() + replacement.bias.numel()
@@ -96,10 +96,9 @@ def _maps(calibration: Calibration, ordinary: bool) -> dict[int, AffineMap | Con
 
 
 class ConstantFirst(nn.Module):
-    """An affine map, and one constant output at position 0: for a block that writes massive outputs there.
+    """An affine map with one constant output at position 0, for a block that writes massive outputs there.
 
-    It takes a sequence to begin where its input begins, so a model with one must be run without a cache of keys and
-    values.
+    It assumes that its input begins at position 0, so a model that contains it must run without a key-value cache.
     """
 
     def __init__(self, line: AffineMap, first: Float[Tensor, " d"]):
@@ -110,7 +109,7 @@ class ConstantFirst(nn.Module):
         self.first = nn.Parameter(first.clone(), requires_grad=False)
 
     def forward(self, x: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
-        """The constant at position 0, the map elsewhere."""
+        """Return the constant at position 0, and the map's output elsewhere."""
         y = x @ self.weight + self.bias
         first = self.first.expand(len(x), 1, -1)
         return torch.cat([first, y[:, 1:]], dim=1)
@@ -122,10 +121,10 @@ class Lines:
 
     Attributes:
         all_rows: least squares on all rows.
-        r2: its R² on the rows that it was fitted on; held-out rows are not for a compressor to see.
+        r2: R² of that map on the rows that it was fitted on; a compressor must not see held-out rows.
         massive_rows: how many rows are massive (`instrument.massive`).
-        ordinary: least squares on ordinary rows, with the block's mean output at position 0 as it is there; where no
-            row is massive, the map of all rows.
+        ordinary: least squares on ordinary rows, with the block's mean output at position 0 as the constant there; the
+            map of all rows if none is massive.
     """
 
     all_rows: AffineMap

@@ -1,10 +1,10 @@
 """A rival compressor: a span of layers becomes one linear map, merged into the layer before (ReplaceMe).
 
 Shopkhoev et al. 2025, "ReplaceMe: network simplification via depth pruning and transformer block linearization", arXiv
-2505.02819. Of all spans of n layers the one goes whose stream before and behind is most alike in cosine. Let M be what
-the FFN of layer i, the one before the span, writes, Y the stream that it writes to, and L the stream behind the span.
-Then L ≈ Y + M T, with T of the least squares, min ‖M T − (L − Y)‖², and T merges with the FFN's last layer, so that the
-span costs no parameter at all. The authors also train T for the best cosine of Y + M T and L; that is not done here.
+2505.02819. Of all spans of n layers, the one across which the stream turns least, by cosine, is dropped. Let M be the
+output of the FFN before the span, Y the stream that it is added to, and L the stream behind the span. Then
+L ≈ Y + M T, with T the least-squares solution, min ‖M T − (L − Y)‖², and T is merged with the FFN's last layer, so that
+the span costs no parameters. The authors also train T for the best cosine of Y + M T and L; that is not done here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from howlinear.models.units import readout, unit_count, with_units
 
 
 def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:
-    """A copy without its most dispensable span, its work left to the FFN before it."""
+    """Copy the model without its most dispensable span, whose effect is merged into the FFN before it."""
     model = calibration.model
     gone = span(calibration, share)
     copied = copy_of(model)
@@ -45,7 +45,7 @@ def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def span(calibration: Calibration, share: float) -> range:
-    """The layers that go: as few in a row as make the model small enough, and where their cosine distance is least."""
+    """Choose the layers to drop: as few in a row as make the model small enough, with the least cosine distance."""
     layers = layers_of(calibration.model)
     too_many = parameters(calibration.model) - calibration.allowed(share)
     count = -(-too_many // parameters(layers[0]))
@@ -61,7 +61,7 @@ def span(calibration: Calibration, share: float) -> range:
 def least_squares_map(
     written: Float[Tensor, "n d"], read: Float[Tensor, "n d"], behind: Float[Tensor, "n d"]
 ) -> Float[Tensor, "d d"]:
-    """T of the least ‖M T − (L − Y)‖², float64."""
+    """Solve min ‖M T − (L − Y)‖² for T, float64."""
     m = written.double()
     return torch.linalg.lstsq(m, behind.double() - read, driver="gelsd").solution
 
@@ -71,7 +71,7 @@ def least_squares_map(
 def around(
     calibration: Calibration, gone: range
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-    """What is written before a span of layers, the stream that it is written to, and the stream behind the span."""
+    """Collect the FFN output before a span of layers, the stream it is added to, and the stream behind the span."""
     model = calibration.model
     before, last = gone.start - 1, gone.stop - 1
     written: list[Tensor] = []

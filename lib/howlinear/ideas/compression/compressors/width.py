@@ -1,7 +1,7 @@
-"""Rival compressors that narrow every FFN: hidden units scored, the lowest dropped, and the readout fitted anew or not.
+"""Rival compressors that narrow every FFN: score hidden units, drop the lowest, and refit the readout or not.
 
-What they have in common is y = h V + b, with h the hidden units; a score for each; how many go in which block; and what
-becomes of V and b. All leave attention as it is: in this race the budget is filled from the FFNs.
+All write a block as y = h V + b, with h the hidden units. They differ in a unit's score, in how many units go in which
+block, and in what becomes of V and b. All leave attention as it is: in this race the budget is filled from the FFNs.
 
 | compressor | score of unit j | how many go | readout |
 |---|---|---|---|
@@ -11,21 +11,21 @@ becomes of V and b. All leave attention as it is: in this race the budget is fil
 | Wanda or FLAP, then ridge | as above | as above | ridge regression, block after block |
 | LLM Surgeon | ½ vⱼᵀ G vⱼ / [A⁻¹]ⱼⱼ | by scores | moved as A says |
 
-- Magnitude is the oldest; product of norms as for a group of weights that go together.
+- Magnitude is the oldest; its score is a product of norms, as for a group of weights that are removed together.
 - Wanda (Sun et al. 2023, "A simple and effective pruning approach for large language models", arXiv 2306.11695) scores
   single weights; its structured form is that of An et al., who call it Wanda-sp.
 - FLAP: An et al. 2023, "Fluctuation-based adaptive structured pruning for large language models", arXiv 2312.11983. It
-  prunes attention heads as well, here the FFN's part alone.
+  prunes attention heads as well; here only its FFN part is used.
 - Ridge: GRAIL (Tang et al. 2026, "Post-hoc compensation by linear reconstruction for compressed networks", arXiv
-  2602.23795). With G = Σ h hᵀ and P the units kept, h ≈ h_P M, M = (G_PP + λ I)⁻¹ G_P·, and V becomes M V. Means are
-  not taken out, and b stays. It works after any selection; that paper has Wanda's and FLAP's among others. As in its
-  authors' code it is a closed loop, from the first block to the last: G is collected in the model whose earlier blocks
-  are narrow and read out anew already. Wanda's scores are collected there too; FLAP's, which compare units of all
-  blocks, are collected in the whole model. Without ridge both are, though Wanda's own code goes block after block.
-- LLM Surgeon (van der Ouderaa et al. 2023, "The LLM Surgeon", arXiv 2312.17244), the one rival that weighs errors by
-  the loss. Of a readout's weights it takes the Fisher information for A ⊗ G, with A = E [h, 1] [h, 1]ᵀ, G = E g gᵀ and
-  g the loss's gradient at y. Its authors take forty shots, with the curvature anew in each, and rows and columns of
-  every layer; here it is the hidden units in one.
+  2602.23795). With G = Σ h hᵀ and P the units kept, h ≈ h_P M, M = (G_PP + λ I)⁻¹ G_P·, and V becomes M V. G is not
+  centred, and b stays. It works after any selection; that paper has Wanda's and FLAP's among others. As in its authors'
+  code it is a closed loop, from the first block to the last: G is collected in the model whose earlier blocks are
+  already narrow and read out anew. Wanda's scores are collected there too; FLAP's, which compare units of all blocks,
+  in the whole model. Without ridge, both are collected there, though Wanda's own code goes block after block.
+- LLM Surgeon (van der Ouderaa et al. 2023, "The LLM Surgeon", arXiv 2312.17244), the only rival that weights errors by
+  the loss. It approximates the Fisher information of a readout's weights by A ⊗ G, with A = E [h, 1] [h, 1]ᵀ,
+  G = E g gᵀ and g the gradient of the loss at y. Its authors prune rows and columns of every layer in forty shots and
+  compute the curvature anew for each; here hidden units are pruned in one shot.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from howlinear.models.swap import swap
 from howlinear.models.units import LAYERS, affine_of, readout, unit_count, unit_layers, units_hooked, with_units
 
 RIDGE = 1e-5
-"""λ as a share of the mean diagonal of G_PP. The authors' code has 1e-3 if nothing is said and 0 in its examples; where
-a few massive rows make that mean, as in SmolLM2-135M, 1e-3 is too much.
+"""λ as a share of the mean diagonal of G_PP. The authors' code has 1e-3 by default and 0 in its examples; where a few
+massive rows dominate that mean, as in SmolLM2-135M, 1e-3 is too much.
 """
 
 DAMPING = 0.01
@@ -75,7 +75,7 @@ def wanda(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def wanda_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units that are loudest behind the blocks narrowed so far, then ridge regression (GRAIL)."""
+    """Keep the units that are loudest behind the blocks narrowed so far, then refit by ridge regression (GRAIL)."""
     removed = removed_from_each(calibration, share)
 
     def choose(site: Site, moments: Moments) -> Int64[Tensor, " k"]:
@@ -85,18 +85,18 @@ def wanda_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def flap(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units that fluctuate most at the output, more of them where they stand out from their block's others."""
+    """Keep the units that fluctuate most at the output, compared with the other units of their block."""
     return narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), with_means)
 
 
 def flap_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """`flap`'s choice of units, then ridge regression (GRAIL)."""
+    """Keep the units that `flap` keeps, then refit by ridge regression (GRAIL)."""
     kept = standing_out(calibration, share, fluctuation(calibration))
     return compensated(calibration, lambda site, _: kept[site.block])
 
 
 def surgeon(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units whose removal costs most by the loss's curvature, and move their readout for those that go."""
+    """Keep the units whose removal costs most by the loss's curvature, and refit their readout to compensate."""
     return narrowed(calibration, dearest(calibration, share, removal_costs(calibration)), moved)
 
 
@@ -104,7 +104,7 @@ def surgeon(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def weight_norms(model: PreTrainedModel, site: Site) -> Float[Tensor, " m"]:
-    """The product of the norms of each unit's weights: of those from x, one or two rows, and of those to y."""
+    """Multiply the norms of each unit's weights: those from x (one vector or two) and those to y."""
     *inner, _ = unit_layers(model, site)
     norms = readout(model, site).weight.norm(dim=1)
     for layer in inner:
@@ -133,7 +133,7 @@ def fluctuation(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
 
 
 def removal_costs(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
-    """Block → what it costs by the loss's curvature to take each unit away alone, nats per token."""
+    """Block → the cost of removing each unit alone, by the loss's curvature, in nats per token."""
     costs = costs_of(calibration)
     scores = {}
     for site in sites(calibration.model):
@@ -148,7 +148,7 @@ def removal_costs(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
 
 @once
 def moments_of(calibration: Calibration) -> dict[int, Moments]:
-    """Block → moments of its hidden units, as inputs alone, all rows alike."""
+    """Block → moments of its hidden units, without outputs, all rows weighted alike."""
     return unit_moments(calibration.model, calibration.ids)
 
 
@@ -158,13 +158,13 @@ def moments_of(calibration: Calibration) -> dict[int, Moments]:
 def evenly(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]]
 ) -> dict[int, Int64[Tensor, " k"]]:
-    """Block → the units to keep, in every block as many, those of the highest scores."""
+    """Keep the units of the highest scores in every block, removing equally many from each."""
     removed = removed_from_each(calibration, share)
     return {block: highest(score, removed) for block, score in scores.items()}
 
 
 def removed_from_each(calibration: Calibration, share: float) -> int:
-    """How many units go from every block if as many go from each."""
+    """Count the units to remove from every block if equally many go from each."""
     too_many, of_a_unit = _to_remove(calibration, share)
     removed = -(-too_many // sum(of_a_unit.values()))
     narrowest = min(unit_count(calibration.model, site) for site in sites(calibration.model))
@@ -174,14 +174,14 @@ def removed_from_each(calibration: Calibration, share: float) -> int:
 
 
 def highest(score: Float[Tensor, " m"], removed: int) -> Int64[Tensor, " k"]:
-    """The units that stay when so many of the lowest scores go, in the block's own order."""
+    """List the units that stay when the `removed` lowest scores go, in the block's own order."""
     return score.argsort(descending=True, stable=True)[: len(score) - removed].sort().values
 
 
 def standing_out(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]]
 ) -> dict[int, Int64[Tensor, " k"]]:
-    """Block → the units to keep: those of the highest scores of all blocks, once each block's are standardised."""
+    """Keep the units of the highest scores of all blocks, once each block's scores are standardised."""
     standard = {block: (score - score.mean()) / score.std() for block, score in scores.items()}
     return dearest(calibration, share, standard, _new_biases(calibration.model))
 
@@ -189,9 +189,9 @@ def standing_out(
 def dearest(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]], added: int = 0
 ) -> dict[int, Int64[Tensor, " k"]]:
-    """Block → the units to keep: those of the highest scores of all blocks, with room for parameters that are added.
+    """Keep the units of the highest scores of all blocks, with room for `added` parameters.
 
-    Of every block the highest stays.
+    Every block keeps its highest unit.
     """
     too_many, of_a_unit = _to_remove(calibration, share)
     too_many += added
@@ -214,14 +214,14 @@ def dearest(
 
 
 def _to_remove(calibration: Calibration, share: float) -> tuple[int, dict[int, int]]:
-    """How many parameters are too many, and block → how many go with a hidden unit."""
+    """Count the parameters in excess, and for each block those that go with a hidden unit."""
     model = calibration.model
     of_a_unit = {site.block: unit_sizes(model, site)[0] for site in sites(model)}
     return max(0, parameters(model) - calibration.allowed(share)), of_a_unit
 
 
 def _new_biases(model: PreTrainedModel) -> int:
-    """How many parameters it takes to give a bias to every readout that has none."""
+    """Count the parameters of a bias for every readout that has none."""
     without = [site for site in sites(model) if unit_layers(model, site)[-1].bias is None]
     return len(without) * width_of(model)
 
@@ -234,14 +234,14 @@ def _impossible(removed: int, width: int) -> InputError:
 
 
 def with_means(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> AffineMap:
-    """The weights of the units that stay; the others are taken for constants, and the bias takes these up."""
+    """Keep the weights of the units that stay, and add the mean contribution of the others to the bias."""
     means = moments.mean_x.clone()
     means[kept] = 0
     return AffineMap(own.weight[kept], own.bias + means @ own.weight)
 
 
 def ridge(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> AffineMap:
-    """The weights that read all hidden units off those that stay."""
+    """Refit the readout on all hidden units as reconstructed, by ridge regression, from those that stay."""
     full = gram(moments)[kept]
     of_kept = full[:, kept]
     penalty = RIDGE * of_kept.diagonal().mean() * torch.eye(len(kept), dtype=of_kept.dtype)
@@ -251,10 +251,10 @@ def ridge(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> Affine
 
 
 def moved(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> AffineMap:
-    """The weights that lose least by A where all others are 0."""
+    """Refit the readout to the weights that lose least by A if all others are 0."""
     full = curvature(own, moments)
     rows = torch.cat([own.weight, own.bias[None]])[: len(full)]
-    # the constant stays as a unit does
+    # the constant is kept, like a unit
     stays = torch.cat([kept, torch.arange(len(own.weight), len(full))])
     # V_K + A_KK⁻¹ A_KD V_D = A_KK⁻¹ A_K· V
     new = torch.linalg.solve(full[stays][:, stays], full[stays] @ rows)
@@ -271,14 +271,14 @@ def curvature(own: AffineMap, moments: Moments) -> Float[Tensor, "a a"]:
 
 
 def damped(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
-    """A second moment with a share of its mean diagonal added."""
+    """Add a share of its mean diagonal to a second moment."""
     return matrix + DAMPING * matrix.diagonal().mean() * torch.eye(len(matrix), dtype=matrix.dtype)
 
 
 def narrowed(
     calibration: Calibration, kept: Mapping[int, Int64[Tensor, " k"]], refit: Readout | None = None
 ) -> PreTrainedModel:
-    """A copy that keeps these units of every block, their readouts refitted, or as they were."""
+    """Copy the model with the `kept` units of every block, their readouts refitted or as they were."""
     model = calibration.model
     thin = {}
     for site in sites(model):
@@ -294,12 +294,12 @@ def narrowed(
 
 @torch.no_grad()
 def compensated(calibration: Calibration, choose: Callable[[Site, Moments], Int64[Tensor, " k"]]) -> PreTrainedModel:
-    """A copy narrowed block after block, each read out by `ridge` on what the narrow blocks before it give (GRAIL).
+    """Copy the model, narrowed block after block, each refitted by `ridge` behind the narrow blocks before it (GRAIL).
 
     The residual streams of all rows pass a layer before any enters the next. They pass it twice: with the whole block,
-    for the moments of its hidden units, and with the narrow one. So there are two passes over the text however many
-    blocks there are, and in memory are one stream of all rows and the moments of one block, from which `choose` says
-    which units to keep.
+    to collect the moments of its hidden units, and with the narrow one. So there are two passes over the text however
+    many blocks there are, and memory holds one stream of all rows and the moments of one block, from which `choose`
+    picks the units to keep.
     """
     model = calibration.model
     site_of = {site.block: site for site in sites(model)}
@@ -319,7 +319,7 @@ def compensated(calibration: Calibration, choose: Callable[[Site, Moments], Int6
 
 
 def next_moments(text: Layerwise, site: Site) -> Moments:
-    """Moments of the hidden units of the next layer's block; the text stays before that layer."""
+    """Collect moments of the hidden units of the next layer's block; the text stays before that layer."""
     moments = Moments(unit_count(text.model, site))
 
     def keep(_: Site, h: Tensor) -> None:
@@ -332,7 +332,7 @@ def next_moments(text: Layerwise, site: Site) -> Moments:
 
 
 def _with_bias(ffn: nn.Module, model: PreTrainedModel, readout: AffineMap) -> nn.Module:
-    """The block itself, its readout with a bias where it needs one and its family has none."""
+    """Give a block's readout a bias if it needs one and its family has none; return the block."""
     name = LAYERS[model.config.model_type][-1]
     last = getattr(ffn, name)
     if last.bias is None and readout.bias.any():
