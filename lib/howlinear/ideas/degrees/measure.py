@@ -1,6 +1,6 @@
-"""Of what degree blocks are, and how tight that bound is, measured on the blocks of a model: models → tidy tables.
+"""Degrees of the blocks of a model, and how tight those bounds are, as tidy tables.
 
-Blocks are captured with all their rows, a few at a time, since features are made of single rows.
+Blocks are captured with all their rows, a few blocks at a time, since features are computed row by row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HELD = 16_000_000  # inputs held in memory at a time, rows × width × blocks
 KERNELS = {"degree 2": polynomial(2), "degree 3": polynomial(3), "Gaussian": gaussian}
 KEYS = ["model", "block"]
 NEAR = 0.1
-"""R²_lin that lies no farther from what second moments say is predicted; our choice."""
+"""R²_lin counts as predicted if it is at most this far from the prediction of second moments; our choice."""
 
 
 def survey_blocks(
@@ -42,7 +42,7 @@ def survey_blocks(
     directions: Sequence[int],
     held: int = HELD,
 ) -> dict[str, pd.DataFrame]:
-    """Tables `spectra` and `blocks`; of checked blocks `neurons` and `kernels`; of the middle one `directions`."""
+    """Make tables `spectra` and `blocks`; for checked blocks `neurons`, `kernels`; for the middle one `directions`."""
     middle = checked[len(checked) // 2]
     found: dict[str, list[pd.DataFrame]] = {}
     for block, captured in captured_blocks(model, rows, blocks, held):
@@ -70,7 +70,7 @@ def with_keys(table: pd.DataFrame, model: str, block: int) -> pd.DataFrame:
 def captured_blocks(
     model: PreTrainedModel, rows: TokenRows, blocks: Sequence[int], held: int = HELD
 ) -> Iterator[tuple[int, BlockCapture]]:
-    """Blocks with all their rows, in order; the model runs once for as many as fit in memory together."""
+    """Yield blocks with all their rows, in order; one pass of the model captures as many as fit in memory."""
     at_a_time = max(1, held // (rows.count * width_of(model)))
     for start in range(0, len(blocks), at_a_time):
         some = list(blocks[start : start + at_a_time])
@@ -81,9 +81,9 @@ def captured_blocks(
 
 
 def fewest_rows(model: PreTrainedModel, degree: int) -> int:
-    """Token rows that a block's largest fit needs, with all its neurons or up to the highest degree: two a feature.
+    """Count the token rows needed for a block's largest fit, with all its neurons or the highest degree: two a feature.
 
-    A quarter of them is held out and a document fold left out, so 1.3 rows are left for each.
+    A quarter of them is held out and a document fold left out, so 1.3 rows per feature are left.
     """
     width = width_of(model)
     neurons = max(take_apart(model, site.block).neurons for site in sites(model))
@@ -91,7 +91,7 @@ def fewest_rows(model: PreTrainedModel, degree: int) -> int:
 
 
 def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
-    """Held-out `r2` up to each degree, and as `hermite` predicts it for Gaussian inputs."""
+    """Tabulate held-out `r2` up to each degree, and in `hermite` the prediction for Gaussian inputs."""
     table = degrees(captured, parts, degree)
     table.insert(0, "degree", range(1, degree + 1))
     table["hermite"] = predict_spectrum(parts, sum(captured.train), degree)
@@ -99,7 +99,7 @@ def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.Dat
 
 
 def spread_table(captured: BlockCapture, parts: Hidden) -> pd.DataFrame:
-    """One row: quartiles over neurons of the standard deviation of a pre-activation; a median may hide two humps."""
+    """Take quartiles over neurons of a pre-activation's standard deviation, in one row; a median may hide two humps."""
     _, deviation = parts.spread(sum(captured.train))
     quartiles = {
         "spread": deviation.median(),
@@ -120,7 +120,7 @@ def teacher_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.Data
 
 
 def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The middle block's spectrum and median `spread` on the way through training, of the twins that recorded it."""
+    """Tabulate the middle block's spectrum and median `spread` during training, for the twins that recorded them."""
     tables = []
     for measured in measurements:
         middle = str(measured["blocks"] // 2)
@@ -138,7 +138,7 @@ def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def gaussian_table(name: str, model: PreTrainedModel, blocks: Mapping[int, BlockCapture]) -> pd.DataFrame:
-    """Table `gaussian`: `excess_table` of all rows and of ordinary ones, and the variance's share of massive rows."""
+    """Make table `gaussian`: `excess_table` of all rows and of ordinary ones, and massive rows' share of variance."""
     tables = []
     for block, captured in blocks.items():
         parts = take_apart(model, block)
@@ -155,9 +155,9 @@ def gaussian_table(name: str, model: PreTrainedModel, blocks: Mapping[int, Block
 
 
 def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidden) -> pd.DataFrame:
-    """One row: `r2_limit`, `r2_gaussian` of the train rows' moments, and `excess`, the first less the second.
+    """Compute, in one row, `r2_limit`, `r2_gaussian` of the train rows' moments, and `excess`, their difference.
 
-    Intervals leave document folds out of both together; NaN where rows are too few to say what R²_lin tends to.
+    Intervals leave document folds out of both together; NaN if the rows are too few to estimate the limit of R²_lin.
     """
     fitted, held_out = Moments.total(train), Moments.total(test)
     inputs = decompose(fitted)
@@ -167,7 +167,7 @@ def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidde
     every = [float(predict_spectrum(parts, moments, 1)[0]) for moments in (fitted, *left_out(train))]
     predicted, without_folds = every[0], every[1:]
 
-    # Without a train fold the map is another, and so is the prediction; without a held-out fold the score alone is
+    # Leaving out a train fold changes map and prediction; leaving out a held-out fold changes the score alone
     refitted = []
     for refit, others in refits(train, inputs):
         score_refit = PooledR2(refit)
@@ -183,7 +183,7 @@ def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidde
 
 
 def predicted_table(gaussian: pd.DataFrame) -> pd.DataFrame:
-    """Table `predicted`: how well second moments predict R²_lin, a row a model and the rows that are counted."""
+    """Make table `predicted`: how well second moments predict R²_lin, a row per model and kind of rows counted."""
     rows = []
     for (model, counted), of_model in gaussian.dropna(subset="r2_limit").groupby(["model", "counted"], sort=False):
         sizes = of_model.assign(excess=of_model["excess"].abs())
@@ -206,9 +206,9 @@ def _output_squares(captured: BlockCapture) -> float:
 
 
 def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -> pd.DataFrame:
-    """The line with the squares of the loudest neurons, and the `share` of the step from the line to all squares.
+    """Fit the line and the squares of the loudest neurons; `share` is that of the step from the line to all squares.
 
-    Numbers that the block does not have are left out; none and all of its neurons are added.
+    Counts of at least the block's number of neurons are left out; 0 and all neurons are added.
     """
     smaller = [count for count in counts if count < parts.neurons]
     numbers = sorted({0, *smaller, parts.neurons})
@@ -219,7 +219,7 @@ def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -
 
 
 def probe_table(neurons: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
-    """Table `probes`: the share of that step that the probes of notebook 03 reach, in the blocks that both have."""
+    """Make table `probes`: the share of that step reached by notebook 03's probes, in the blocks that both have."""
     ends = neurons.groupby(KEYS, sort=False)["r2"].agg(line="first", squares="last").reset_index()
     both = ends.merge(ranks, on=KEYS)
     # recovered · (1 − R²_1) / (R²_all − R²_1)
@@ -229,7 +229,7 @@ def probe_table(neurons: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
 
 
 def kernel_table(captured: BlockCapture, rows: Sequence[int], all_kernels: bool = True) -> pd.DataFrame:
-    """Learning curves of `KERNELS`, the last number of rows for degree 2 alone; or of degree 2 alone altogether."""
+    """Compute learning curves of degree 2 or of all `KERNELS`; only degree 2 has the last number of rows."""
     curves = {"degree 2": _curve(learning_curve(captured, KERNELS["degree 2"], rows))}
     if all_kernels:
         for name in ("degree 3", "Gaussian"):
@@ -238,14 +238,14 @@ def kernel_table(captured: BlockCapture, rows: Sequence[int], all_kernels: bool 
 
 
 def direction_table(captured: BlockCapture, directions: Sequence[int]) -> pd.DataFrame:
-    """All products of some leading directions of the inputs, as far as these have so many."""
+    """Fit all products of the leading directions of the inputs, for the numbers that the inputs have."""
     rank = whitening(sum(captured.train)).shape[1]
     numbers = [count for count in directions if count <= rank]
     return pd.DataFrame({"directions": numbers, "r2": products(captured, numbers)["r2"]})
 
 
 def streamed_table(model: PreTrainedModel, rows: TokenRows, block: int, train_rows: Sequence[int]) -> pd.DataFrame:
-    """Table `streamed`: all products of a block's inputs, by the number of train rows that they are fitted on."""
+    """Make table `streamed`: all products of a block's inputs, by the number of train rows that they are fitted on."""
     captured = capture(model, rows, [block], sample=rows.count)[block]
     return _curve(quadratic(captured, train_rows))
 

@@ -1,8 +1,8 @@
-"""Least squares on features that come in nested sets: held-out R² of every set, with error bars, from one factor.
+"""Least squares on nested sets of features: held-out R² of every set, with error bars, from one factorisation.
 
 The Cholesky factor of a leading block of a matrix is the leading block of its factor. So features that are ordered, by
 degree or by importance, need one factorisation for all their sets (Golub & Van Loan, "Matrix Computations", 4.2).
-Notebook 10 asks with it how much each degree adds.
+Notebook 10 uses this to ask how much each degree adds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Features = Callable[[Tensor], Tensor]
 
 
 def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> pd.DataFrame:
-    """Held-out `r2` of a block's outputs on the first `sizes` features of its inputs, pooled: a row a size.
+    """Fit a block's outputs on the first `sizes` features of its inputs; tabulate held-out pooled `r2`, a row per size.
 
-    Intervals are jackknifed over document folds of both sides, and hold the truth in 92 to 96 of 100 simulated
+    Intervals are jackknifed over document folds of both sides, and contain the truth in 92 to 96 of 100 simulated
     measurements (`benchmarks/coverage.py`).
     """
     sample = captured.rows_in_folds()
@@ -80,7 +80,7 @@ def prefix_maps(moments: Moments, sizes: Sequence[int], ridge: float = RIDGE, nu
         raise InputError(
             f"on {moments.n} rows some features all but coincide, and a ridge of {ridge} is too small: raise it"
         ) from None
-    # The leading part of L⁻¹ D Sxy is that of every set, so only the way back is solved set by set
+    # Every set shares the leading part of L⁻¹ D Sxy, so only the back substitution is done set by set
     forward = torch.linalg.solve_triangular(factor, scale[:, None] * moments.sxy[:p], upper=False)
     maps = []
     for size in sizes:
@@ -117,7 +117,7 @@ def ascends(numbers: Sequence[int], lowest: int, highest: int) -> bool:
 
 
 def _check_rows(train: Sequence[Moments], features: int) -> None:
-    """Least squares must have rows enough even without the largest fold."""
+    """Check that least squares has enough rows even without the largest fold."""
     counts = [moments.n for moments in train]
     fewest = sum(counts) - max(counts)
     if fewest < features + 2:

@@ -1,11 +1,11 @@
-"""All products of inputs, not those of a block's own neurons alone: degree 2, degree 3, and no degree at all.
+"""All products of inputs, not only those of a block's own neurons: degree 2, degree 3, and unbounded degree.
 
-Full degree 2 means d(d+1)/2 products: 8,256 for d = 128. There are two ways to it. On few rows none of them is written
-down: ridge regression with the kernel (1 + x·x')² has the same functions (Schölkopf & Smola, "Learning with Kernels",
-2.1), and n rows cost n³/3 (`learning_curve`). A Gaussian kernel bounds no degree, and is the reference. Fits on few
-rows lie below the ceiling: look at the learning curve before reading its last point as one. On many rows the products
-are written down (`Products`) and their moments streamed: exact least squares on all of them (`quadratic`), or on those
-of the leading directions, with error bars (`products`).
+Full degree 2 means d(d+1)/2 products: 8,256 for d = 128. There are two ways to fit them. On few rows they stay
+implicit: ridge regression with the kernel (1 + x·x')² has the same functions (Schölkopf & Smola, "Learning with
+Kernels", 2.1), and n rows cost n³/3 (`learning_curve`). The reference is a Gaussian kernel, which bounds no degree.
+Fits on few rows lie below the ceiling: check that the learning curve is flat before reading its last point as the
+ceiling. On many rows the products are computed (`Products`) and their moments streamed: exact least squares on all of
+them (`quadratic`), or on those of the leading directions, with error bars (`products`).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from howlinear.instrument.capture import BlockCapture, Sample
 Kernel = Callable[[Tensor, Tensor], np.ndarray]
 KERNEL_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)  # of the kernel's mean diagonal
 FEATURE_RIDGES = (1e-3, 1e-2, 1e-1)  # relative to unit variance of each feature
-STREAM = 4_096  # rows multiplied at a time: a few large updates of so large a matrix cost less than many small ones
+STREAM = 4_096  # rows multiplied at a time: few large updates of such a large matrix cost less than many small ones
 FLAT = float(np.finfo(np.float32).eps)  # a square of mean 1 and variance below this varies by rounding alone
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What a fit on some number of rows explains.
+    """A point of a learning curve: what a fit on some number of rows explains.
 
-    The interval of R², over held-out document folds, takes the fit as given, and holds the mean over new documents in
-    92 to 94 of 100 simulated measurements, in 90 where outputs have heavy tails (`benchmarks/coverage.py`).
+    The interval of R², over held-out document folds, takes the fit as given. It contains the mean over new documents in
+    92 to 94 of 100 simulated measurements, in 90 if outputs have heavy tails (`benchmarks/coverage.py`).
     """
 
-    rows: int  # to fit on
+    rows: int  # fitted on
     r2: Estimate  # held out, pooled
     ridge: float  # chosen on validation documents
 
@@ -74,11 +74,11 @@ def learning_curve(
     rows: Sequence[int],
     ridges: Sequence[float] = KERNEL_RIDGES,
 ) -> list[Learned]:
-    """Kernel ridge regression on what the line leaves, on more and more train rows.
+    """Fit the residuals of the line by kernel ridge regression, on more and more train rows.
 
     The line is fitted on all train rows. Inputs are centred, scaled to unit variance, and divided by √d. The first
-    train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one before, for
-    time, so give the numbers in steps of two or so. Both leave R² a little low. The intervals take the fit as given.
+    train fold chooses the ridge and is never fitted on. To save time, the last number of rows takes the ridge of the
+    one before, so let the numbers grow by a factor of about two. Both leave R² a little low.
     """
     sample = captured.rows_in_folds()
     validation, order = split_train(sample, rows)
@@ -114,7 +114,7 @@ def _fit_kernel(
     kernel: Kernel,
     ridges: Sequence[float],
 ) -> tuple[KernelRidge, float]:
-    """The regression whose ridge leaves least on the validation rows, and that ridge."""
+    """Fit with each ridge; return the regression with the least error on the validation rows, and its ridge."""
     gram = kernel(scaled[used], scaled[used])
     beside = kernel(scaled[validation], scaled[used])
     level = gram.diagonal().mean()
@@ -153,11 +153,11 @@ class Products:
 
     @property
     def width(self) -> int:
-        """How many features there are."""
+        """Number of features."""
         return len(self.white.bias) + self.count * (self.count + 1) // 2
 
     def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n p"]:
-        """The features of some rows, in their dtype; a feature's rows lie side by side in memory, for speed."""
+        """Compute the features of some rows, in their dtype; each feature is contiguous in memory, for speed."""
         white = self.white(x).T
         loudest_first = white.flip(0)
         squares_and_pairs = [loudest_first[: i + 1] * loudest_first[i] for i in range(self.count)]
@@ -165,7 +165,7 @@ class Products:
 
 
 def products(captured: BlockCapture, directions: Sequence[int]) -> pd.DataFrame:
-    """The line with all products of the k leading principal directions of x, for several k."""
+    """Fit the line and all products of the k leading principal directions of x, for several k."""
     moments = sum(captured.train)
     rank = whitening(moments).shape[1]
     if not ascends(directions, 0, rank):
@@ -175,10 +175,10 @@ def products(captured: BlockCapture, directions: Sequence[int]) -> pd.DataFrame:
 
 
 def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = FEATURE_RIDGES) -> list[Learned]:
-    """Held-out R² of the best polynomial of degree 2, on more and more train rows.
+    """Measure held-out R² of the best polynomial of degree 2, fitted on more and more train rows.
 
-    The first train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one
-    before, for time. Of 180 inputs the Gram of all products takes 2 GB, and twice as much again to solve.
+    The first train fold chooses the ridge and is never fitted on; to save time, the last number of rows takes the ridge
+    of the one before. For 180 inputs the Gram matrix of all products takes 2 GB, and solving it twice as much again.
     """
     sample = captured.rows_in_folds()
     features = Products.of(sum(captured.train))
@@ -202,7 +202,7 @@ def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[floa
 
 
 def _answer(affine: AffineMap, features: Products, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_out"]:
-    """A map on the products of some rows, which are multiplied in single precision; outputs may lie far from 0."""
+    """Apply a map to the products of some rows in single precision; the bias, maybe large, is added in double."""
     weight = affine.weight.float()
     return torch.cat([features(part) @ weight + affine.bias for part in x.split(CHUNK)])
 
@@ -211,7 +211,7 @@ def _answer(affine: AffineMap, features: Products, x: Float[Tensor, "n d_in"]) -
 
 
 def split_train(sample: Sample, rows: Sequence[int]) -> tuple[Int64[Tensor, " v"], Int64[Tensor, " n"]]:
-    """The first train fold's rows, to choose a ridge on, and the others' in a random order, to fit on."""
+    """Return the first train fold's rows, to choose a ridge on, and all others in random order, to fit on."""
     validation, *others = sample.folds(test=False)
     order = torch.cat(others)
     order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
@@ -221,7 +221,7 @@ def split_train(sample: Sample, rows: Sequence[int]) -> tuple[Int64[Tensor, " v"
 
 
 def ridges_to_try(ridges: Sequence[float], rows: Sequence[int], curve: Sequence[Learned]) -> Sequence[float]:
-    """All ridges; for the last number of rows only the one that the number before it took, for time."""
+    """List the ridges to try: all, but for the last number of rows only the one chosen before it, to save time."""
     is_last_of_several = len(curve) == len(rows) - 1 and len(rows) > 1
     return [curve[-1].ridge] if is_last_of_several else ridges
 

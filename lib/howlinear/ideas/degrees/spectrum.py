@@ -1,13 +1,13 @@
-"""Of what degree is a block? A spectrum R²₁ ≤ R²₂ ≤ R²₃ ≤ R²₄ from the block's own neurons.
+"""The polynomial degree of a block: a spectrum R²₁ ≤ R²₂ ≤ R²₃ ≤ R²₄ from the block's own neurons.
 
-"Higher-order or distributed" is what arXiv 2606.19379 leaves open about the part of a block that no line explains. A
-block is y = Vᵀ a(z) + b with pre-activations z affine in x (SwiGLU: Vᵀ (u ⊙ a(g))). Put in the place of a(z) the
-polynomial of degree k that is nearest to it, neuron by neuron, and the output is a polynomial of degree k in x. So
-least squares on x and on such outputs is a *lower bound* on what any polynomial of that degree reaches. It costs as
-many features as x has, per degree, at any width.
+arXiv 2606.19379 leaves open whether the part of a block that no line explains is "higher-order or distributed". A block
+is y = Vᵀ a(z) + b with pre-activations z affine in x (SwiGLU: Vᵀ (u ⊙ a(g))). If a(z) is replaced, neuron by neuron, by
+the nearest polynomial of degree k, the output is a polynomial of degree k in x. So least squares on x and on such
+outputs is a *lower bound* on what any polynomial of that degree reaches. Each degree adds as many features as x has, at
+any width.
 
-Per-neuron polynomials are written in Hermite's, He_j of the standardised pre-activation, which for a Gaussian are
-uncorrelated (O'Donnell, "Analysis of Boolean Functions", chapter 11). With `free`, every neuron's polynomial is a
+Per-neuron polynomials are expanded in Hermite polynomials He_j of the standardised pre-activation, which for a Gaussian
+are uncorrelated (O'Donnell, "Analysis of Boolean Functions", chapter 11). With `free`, every neuron's polynomial is a
 feature of its own: a tighter bound, for more features.
 """
 
@@ -42,11 +42,11 @@ class Features:
     up: AffineMap | None  # as in `Hidden`
     adds: Float[Tensor, "degrees j m"]  # per degree from 2, what it adds: coefficients in Hermite's polynomials
     out: Float[Tensor, "m d_out"] | None  # weights of the layer out, which pool the neurons; None if each is a feature
-    order: Int64[Tensor, " m"]  # neurons, the loudest in what degrees from 2 add first
+    order: Int64[Tensor, " m"]  # neurons, by how loud their terms of degree 2 and above are, loudest first
 
     @property
     def sizes(self) -> list[int]:
-        """How many features there are up to degree 1, 2 and so on."""
+        """Numbers of features up to degree 1, 2 and so on."""
         per_degree = len(self.order) if self.out is None else self.out.shape[1]
         return [self.whiten.shape[1] + per_degree * k for k in range(len(self.adds) + 1)]
 
@@ -101,7 +101,7 @@ def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool 
 
 
 def degrees(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool = False) -> pd.DataFrame:
-    """The degree spectrum of a block, a row a degree: R² of the line, and with neurons of degree 2, 3, … added.
+    """Compute the degree spectrum of a block, a row per degree: R² of the line, then with degrees 2, 3, … added.
 
     The first is R²_lin on the sampled rows. The intervals take the neurons' polynomials, a few numbers each, as given.
     """
@@ -110,10 +110,10 @@ def degrees(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool =
 
 
 def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int]) -> pd.DataFrame:
-    """The line with the degree-2 parts of the r loudest neurons, each weighed anew, for several r.
+    """Fit the line and the degree-2 parts of the r loudest neurons, each with a weight of its own, for several r.
 
-    Each is one product of two inputs and one vector out, as is each of a rank-r bilinear probe's: the best probe of
-    that rank reaches at least as far.
+    Each part is a product of two inputs times one output vector, as is each term of a rank-r bilinear probe. So the
+    best probe of that rank reaches at least the same R².
     """
     squares = features(captured, block, degree=2, free=True)
     line = squares.sizes[0]
@@ -121,7 +121,7 @@ def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int]) -> pd.
 
 
 def plant_teacher(captured: BlockCapture, block: Hidden, power: int) -> tuple[BlockCapture, Hidden]:
-    """The rows of a pure teacher of one degree, and itself: the block's own weights, but every neuron He_power."""
+    """Plant a teacher of one degree: the block's own weights, but every neuron He_power; return its rows and itself."""
     mean, deviation = block.spread(sum(captured.train))
 
     def bend(z: Tensor) -> Tensor:
