@@ -1,8 +1,8 @@
 """When training makes a profile, as tidy tables: runs in numbers, when blocks leave and settle, their order, the votes.
 
-Everywhere `films` is run → `Trajectory`, `share` the part of its range that a curve has covered when it counts as
-settled, and `patience` the measured steps in a row that make a departure, see `timing`. What the columns of recorded
-tables mean stands in `files/columns.yaml`.
+Throughout, `films` is run → `Trajectory`, `share` the part of its range that a curve has covered when it counts as
+settled, and `patience` the number of measured steps in a row that make a departure, see `timing`. The columns of
+recorded tables are described in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from howlinear.ideas.dynamics.timing import agreement, correlation, departures, 
 from howlinear.ideas.dynamics.trajectory import Trajectory
 
 EVENTS = ("leaves", "settles")
-FEWEST = 2  # measured steps of a part of a run
+FEWEST = 2  # measured steps in a part of a run, at least
 
 Films = Mapping[str, Trajectory]
 
 
 def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
-    """When each block of each run leaves its initial value, when it settles, and how long after the loss.
+    """Tabulate when each block of each run leaves its initial value, when it settles, and how long after the loss.
 
-    Table `passages`; what never happened is an empty cell.
+    Table `passages`; the cell is empty (NaN) if an event never happened.
     """
     tables = []
     for run, film in films.items():
@@ -42,7 +42,7 @@ def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFram
 
 
 def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
-    """Each run in numbers: where its mean R²_lin starts, peaks and ends, and what the loss does; table `runs`."""
+    """Describe each run: where its mean R²_lin starts, peaks and ends, and what the loss does; table `runs`."""
     rows = []
     for run, film in films.items():
         mean = film.r2.mean(1)
@@ -79,7 +79,7 @@ def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int
 
 
 def orders(passages: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Do the runs of a group, all of one depth, have one order? Table `orders`."""
+    """Test whether the runs of a group, all of one depth, have the same order of blocks; table `orders`."""
     rows = []
     for event in EVENTS:
         never_last = passages.fillna({event: np.inf})
@@ -92,10 +92,10 @@ def orders(passages: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.Da
 
 
 def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
-    """The same runs whole, as if each had ended at half its length, and as if each had begun at its straightest step.
+    """Return the runs whole, as if each had ended at half its length, and as if each had begun at its straightest step.
 
-    "Settled" is relative to where a recording begins and ends; what holds of all three does not hang on that. A run is
-    left out of a cut that leaves fewer than two of its measured steps.
+    "Settled" is relative to where a recording begins and ends; what holds for all three cuts does not depend on that. A
+    run is left out of a cut that leaves fewer than two of its measured steps.
     """
     found = {"whole run": dict(films), "first half": {}, "from the peak": {}}
     for run, film in films.items():
@@ -110,9 +110,9 @@ def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
 
 
 def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFrame:
-    """Does R²_lin settle after the loss? One vote a run, its median block's lag, at every cut and share; table `votes`.
+    """Vote on whether R²_lin settles after the loss: by each run's median lag, at every cut and share; table `votes`.
 
-    A run of which no block ever left has no vote.
+    A run in which no block ever left its initial value has no vote.
     """
     rows = []
     for cut, parts in cuts(films).items():
@@ -130,7 +130,7 @@ def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFr
 
 
 def spreads(films: Films) -> pd.DataFrame:
-    """A row a run and measured step: the held-out loss, and `timing.spread` with its reach."""
+    """Tabulate the held-out loss, and `timing.spread` with its reach, a row per run and measured step."""
     tables = []
     for run, film in films.items():
         deviation, reach = spread(film)
@@ -140,7 +140,7 @@ def spreads(films: Films) -> pd.DataFrame:
 
 
 def sink(snapshots: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """How an attention sink grows, from the snapshots of a model's trajectory.json; table `sink`."""
+    """Tabulate how an attention sink grows, from the snapshots of a model's trajectory.json; table `sink`."""
     columns = {"r2": "r2", "r2_ordinary": "r2_ordinary", "massive_rows": "massive_rows"}
     columns |= {"written": "heaviest", "attention": "attention"}
     frames = [
@@ -152,7 +152,7 @@ def sink(snapshots: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def births(table: pd.DataFrame) -> pd.DataFrame:
-    """The blocks of `sink` that end with massive rows, those first whose R²_lin rests on them most; table `births`."""
+    """List blocks of `sink` that end with massive rows, those whose R²_lin rests on them most first: table `births`."""
     last = table[table["step"] == table["step"].max()]
     without = table[table["massive_rows"] == 0].groupby("block")["step"].max()
     after = {block: table.loc[table["step"] > without.get(block, -1), "step"].min() for block in last["block"]}

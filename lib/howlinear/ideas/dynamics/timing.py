@@ -1,8 +1,8 @@
 """When is a profile made? Which blocks leave first, and does R²_lin settle before the loss?
 
-"Learned, not architectural" is the claim of arXiv 2606.19379. The paper shows no training run, so what is asked here of
-a `Trajectory` is our own. Times are steps, read on a logarithmic scale: between two measured steps everything is linear
-in log(1 + step).
+"Learned, not architectural" is the claim of arXiv 2606.19379. The paper shows no training run, so these questions to a
+`Trajectory` are our own. Times are steps on a logarithmic scale: between two measured steps everything is interpolated
+linearly in log(1 + step).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Passage(NamedTuple):
 
     step: Float[np.ndarray, " curves"]  # interpolated
     after: Float[np.ndarray, " curves"]  # the last measured step before
-    by: Float[np.ndarray, " curves"]  # the first at which it had happened; `after` if it was so from the start
+    by: Float[np.ndarray, " curves"]  # the first measured step at which it had happened; `after` if from the start
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Departures:
 
 
 def departures(trajectory: Trajectory, patience: int = 2) -> Departures:
-    """When each block's R²_lin left its initial value.
+    """Find when each block's R²_lin left its initial value.
 
-    A block is away at a step if its interval there and its interval at the first step do not touch: above, or below.
-    It has left once it is away on the same side at `patience` measured steps running. All steps read the same rows,
-    so their errors are shared and the test is a cautious one.
+    A block is away at a step if its interval there lies wholly above or below its interval at the first step. It has
+    left once it is away on the same side at `patience` measured steps in a row. All steps read the same rows, so their
+    errors are shared and the test is conservative.
     """
     if patience < 1:
         raise InputError(f"a departure takes at least one measured step, not {patience}")
@@ -67,7 +67,7 @@ def departures(trajectory: Trajectory, patience: int = 2) -> Departures:
 
 
 def _begin(side: Int[np.ndarray, " n"], patience: int) -> int | None:
-    """Where the first run of `patience` steps on one side begins; None if there is none."""
+    """Find where the first run of `patience` steps on one side begins; None if there is none."""
     for start in range(len(side) - patience + 1):
         if side[start] != 0 and (side[start : start + patience] == side[start]).all():
             return start
@@ -75,11 +75,11 @@ def _begin(side: Int[np.ndarray, " n"], patience: int) -> int | None:
 
 
 def settling(steps: Int[np.ndarray, " n"], values: Float[np.ndarray, "n curves"], share: float = 0.9) -> Passage:
-    """When each curve settled: from then on it stays within (1 − share) of its range around its last value.
+    """Find when each curve settled: from then on it stays within (1 − share) of its range around its last value.
 
-    The settling time of control theory. The range is highest minus lowest: for a curve that only rises or falls, this
-    is when it has gone `share` of its way. For one that turns round, the *net* way may be nothing, and the *total* way
-    would count every wobble as progress; the range does neither. A curve that does not move is settled from the start.
+    This is the settling time of control theory. The range is highest minus lowest: for a curve that only rises or
+    falls, it settles after `share` of its way. For a curve that turns, the *net* change may be zero and the *total*
+    variation would count every wobble as progress; the range avoids both. A constant curve is settled from the start.
     """
     if not 0 < share < 1:
         raise InputError(f"the share must lie between 0 and 1, got {share}")
@@ -90,7 +90,7 @@ def settling(steps: Int[np.ndarray, " n"], values: Float[np.ndarray, "n curves"]
     for of_curve in outside.T:
         steps_outside = np.flatnonzero(of_curve)
         begins.append(int(steps_outside[-1]) + 1 if len(steps_outside) else 0)
-    # the side from which each curve comes in: that of its last step outside
+    # the side from which each curve enters its band: that of its last step outside
     before = np.maximum(begins, 1) - 1
     curves = np.arange(off.shape[1])
     side = np.sign(off[before, curves])
@@ -100,7 +100,7 @@ def settling(steps: Int[np.ndarray, " n"], values: Float[np.ndarray, "n curves"]
 def _passage(
     steps: Int[np.ndarray, " n"], gaps: Float[np.ndarray, "n curves"], begins: Sequence[int | None]
 ) -> Passage:
-    """Where `gaps`, not positive before each curve's begin and positive at it, cross zero."""
+    """Interpolate where `gaps` cross zero: not positive before each curve's entry in `begins`, positive at it."""
     times = np.log1p(steps)
     passed = []
     for gap, begin in zip(gaps.T, begins, strict=True):
@@ -118,11 +118,11 @@ def _passage(
 
 
 def lag(trajectory: Trajectory, share: float = 0.9, patience: int = 2) -> Float[np.ndarray, "3 blocks"]:
-    """By how many doublings of the step does R²_lin settle later than the loss? Negative if earlier.
+    """Compute by how many doublings of the step R²_lin settles later than the loss; negative if earlier.
 
     Returns:
-        Per block log2 of the ratio of (1 + step), with the least and the most that the measured steps on either side
-        allow: values, lower and upper ends. NaN for a block that never left its initial value.
+        Per block log2 of the ratio of (1 + step), and its least and greatest value given the measured steps on either
+        side: values, lower and upper ends. NaN for a block that never left its initial value.
     """
     r2 = settling(trajectory.steps, trajectory.r2, share)
     loss = settling(trajectory.steps, trajectory.loss[:, None], share)
@@ -138,12 +138,12 @@ def lag(trajectory: Trajectory, share: float = 0.9, patience: int = 2) -> Float[
 
 
 def vote(values: Sequence[float]) -> tuple[int, int, float, Estimate]:
-    """What several runs say of a difference, one value each: blocks of a run are not independent, so they share a vote.
+    """Test a difference over several runs, one value each, since the blocks of a run are not independent.
 
     Returns:
-        How many runs lie below 0 and how many above; p of the two-sided sign test, ties left out; and the mean over
-        runs with its 95 % interval (Student's t), which takes runs as independent: it holds the truth in 95 of 100
-        simulated votes where they are, and in 91 where they share their text in pairs (`benchmarks/coverage.py`).
+        The numbers of runs below 0 and above 0; p of the two-sided sign test, ties left out; and the mean over runs
+        with its 95 % interval (Student's t), which assumes independent runs: it contains the truth in 95 of 100
+        simulated votes if they are, and in 91 if pairs of runs share their text (`benchmarks/coverage.py`).
     """
     runs = np.array(values, dtype=float)
     if len(runs) < 2 or not np.isfinite(runs).all():
@@ -161,10 +161,10 @@ def vote(values: Sequence[float]) -> tuple[int, int, float, Estimate]:
 
 
 def spread(trajectory: Trajectory) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Standard deviation of the profile over blocks at each step, and how far errors could move it, shapes (n,).
+    """Compute the profile's standard deviation over blocks at each step, and how far errors could move it, shapes (n,).
 
-    The reach is the root mean square of the blocks' half-intervals: by the triangle inequality, errors of that size
-    cannot move the standard deviation further, whether blocks share them or not.
+    The latter, the reach, is the root mean square of the blocks' half-intervals: by the triangle inequality, errors of
+    that size cannot move the standard deviation further, whether blocks share them or not.
     """
     half = (trajectory.high - trajectory.low) / 2
     reach = np.sqrt(np.square(half).mean(1))
@@ -172,18 +172,18 @@ def spread(trajectory: Trajectory) -> tuple[Float[np.ndarray, " n"], Float[np.nd
 
 
 def correlation(orders: Float[np.ndarray, "runs blocks"]) -> float:
-    """Mean Spearman correlation of every two orders; never (infinity) ranks last.
+    """Compute the mean Spearman correlation of every two orders; never (infinity) ranks last.
 
-    Of m orders without ties it is (mW − 1) / (m − 1), with W Kendall's coefficient of concordance. An order that puts
-    all blocks at once correlates with none.
+    For m orders without ties it is (mW − 1) / (m − 1), with W Kendall's coefficient of concordance. An order in which
+    all blocks are tied has correlation 0 with every other.
     """
     return float(_mean_correlation(*stats.rankdata(orders, axis=1)))
 
 
 def agreement(orders: Float[np.ndarray, "runs blocks"], draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """Do two or more runs have one order? Their `correlation`, and its p-value.
+    """Test whether two or more runs have one order: their `correlation`, and its p-value.
 
-    The p-value is the share of independent shuffles of the blocks that agree as well.
+    The p-value is the share of independent shuffles of the blocks that agree at least as well.
     """
     tested = stats.permutation_test(
         stats.rankdata(orders, axis=1),
@@ -198,7 +198,7 @@ def agreement(orders: Float[np.ndarray, "runs blocks"], draws: int = 10_000, see
 
 
 def _mean_correlation(*ranks: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
-    """Mean Pearson correlation of all pairs of runs; a run whose ranks are all the same correlates with none."""
+    """Average the Pearson correlation over all pairs of runs; a run of equal ranks correlates with none."""
     total = 0.0  # Σ z
     own = 0.0  # Σ ‖z‖²
     for run in ranks:

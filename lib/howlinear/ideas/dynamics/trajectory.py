@@ -1,8 +1,8 @@
 """Trajectories: R²_lin of every block and the held-out loss at log-spaced steps of one training run.
 
-Those of the embedded models and of the twins were recorded while they were trained, and lie beside them as JSON.
-Pythia's authors published the weights themselves, 154 times a run (Biderman et al. 2023, arXiv 2304.01373):
-`revisions` measures them one after another. GPT-2 and llama-160m have no public revisions.
+Trajectories of the embedded models and of the twins were recorded during training, and lie next to them as JSON.
+Pythia's authors published the weights at 154 steps of each run (Biderman et al. 2023, arXiv 2304.01373), which
+`revisions` measures one after another. GPT-2 and llama-160m have no public revisions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PUBLIC = (0, *(2**i for i in range(10)), *range(1_000, 144_000, 1_000))
 """Pythia's 154 public revisions, step0 … step143000."""
 
 DOUBLINGS = (0, *(2**i for i in range(10)), *(1_000 * 2**i for i in range(8)), 143_000)
-"""Twenty of them, one to a doubling: what is drawn on a logarithmic axis anyway."""
+"""Twenty of them, about one per doubling, as suits a logarithmic axis."""
 
 MOVED = 8
 """By this step a warm-up has moved the weights of any run; before, a rate near 0 may leave them as they were."""
@@ -39,7 +39,7 @@ class Trajectory:
     """What was measured of one training run."""
 
     name: str
-    steps: Int[np.ndarray, " n"]  # that were measured, ascending
+    steps: Int[np.ndarray, " n"]  # measured steps, ascending
     loss: Float[np.ndarray, " n"]  # held-out negative log-likelihood per token, in nats
     r2: Float[np.ndarray, "n blocks"]  # R²_lin
     low: Float[np.ndarray, "n blocks"]  # lower ends of its 95 % intervals
@@ -47,7 +47,7 @@ class Trajectory:
 
     @classmethod
     def of(cls, name: str, snapshots: Sequence[Mapping]) -> Trajectory:
-        """From the snapshots that `training.train` returns and trajectory.json holds."""
+        """Build from the snapshots that `training.train` returns and trajectory.json holds."""
         try:
             steps = np.array([snapshot["step"] for snapshot in snapshots], dtype=int)
             loss = np.log(np.array([snapshot["perplexity"] for snapshot in snapshots], dtype=float))
@@ -64,16 +64,16 @@ class Trajectory:
 
     @classmethod
     def read(cls, path: Path) -> Trajectory:
-        """From a file with `steps`; the name is that of its folder."""
+        """Read a file with `steps`; the run is named after its folder."""
         return cls.of(path.parent.name, numbers.load(path).get("steps", []))
 
     def part(self, inside: Bool[np.ndarray, " n"]) -> Trajectory:
-        """The same run at some of its measured steps, as if there had been no others."""
+        """Return the same run with only the measured steps that are `inside`."""
         measured = ("steps", "loss", "r2", "low", "high")
         return replace(self, **{name: getattr(self, name)[inside] for name in measured})
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a measured step and block: run, step, block, and r2 with its ends."""
+        """Tabulate a row per measured step and block: run, step, block, and r2 with its ends."""
         n, blocks = self.r2.shape
         return pd.DataFrame(
             {
@@ -88,7 +88,7 @@ class Trajectory:
 
 
 def films(folders: Iterable[Path]) -> dict[str, Trajectory]:
-    """The trajectories that lie in model folders, by the folders' names; a folder without one is passed over."""
+    """Read the trajectories in model folders, by the folders' names; a folder without one is skipped."""
     files = [folder / "trajectory.json" for folder in folders]
     return {file.parent.name: Trajectory.read(file) for file in files if file.is_file()}
 
@@ -104,7 +104,7 @@ def revisions(
     steps: Collection[int] = DOUBLINGS,
     load: Callable[..., PreTrainedModel] = load_model,
 ) -> Iterator[dict]:
-    """Measure a model's public revisions, one in memory at a time: a snapshot each, as `Trajectory.of` takes them."""
+    """Measure a model's public revisions, one in memory at a time; yield a snapshot of each for `Trajectory.of`."""
     if not has_revisions(source):
         raise InputError(f"{source} has no public revisions; EleutherAI's Pythias have, as EleutherAI/pythia-160m")
     strange = sorted(set(steps) - set(PUBLIC))
@@ -123,10 +123,10 @@ def revisions(
 
 
 def unigram(train: Int64[Tensor, " n"], held_out: Int64[Tensor, "m seq_len"], vocabulary: int) -> float:
-    """Loss per predicted token, in nats, of a model that knows how often each token occurs and nothing else.
+    """Compute the loss per predicted token, in nats, of a model that knows only how often each token occurs.
 
-    Frequencies are counted in `train`, with one added to each (Laplace), and scored on what a language model predicts
-    of `held_out`: all but the first token of a sequence.
+    Frequencies are counted in `train`, with one added to each (Laplace), and scored on the tokens of `held_out` that a
+    language model predicts: all but the first of a sequence.
     """
     predicted = held_out[:, 1:].flatten()
     if not len(train) or not len(predicted):
