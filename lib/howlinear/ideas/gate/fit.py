@@ -2,20 +2,20 @@
 
 arXiv 2603.03459 trains a gate of as many numbers. Here nothing is trained by gradient. In this order:
 
-1. massive rows (`instrument.massive`) are the FFN's: no line is fitted to them;
+1. massive rows (`instrument.massive`) are left to the FFN: no line is fitted to them;
 2. the first line is the least-squares line of the ordinary rows;
-3. the score is the least-squares affine function from x to the logarithm of the first line's squared error, of all
-   rows. The logarithm, because errors range over decades and only their order counts; all rows, because a massive row
-   must be told from the others by its x alone;
-4. rows of low score take the line, and it is fitted anew to those of them that are ordinary.
+3. the score is the least-squares affine function from x to the logarithm of the first line's squared error, fitted to
+   all rows. The logarithm is used because errors range over decades and only their order counts; all rows are used
+   because a massive row must be recognised by its x alone;
+4. rows of low score take the line, which is then refitted to the ordinary rows among them.
 
-Errors are weighed alike in all directions. We tried to weigh them by what they cost in the loss, by the metric of
-notebook 06's prices, and to fit the squared error or its root in the place of the logarithm: with half of the tokens on
-the line, in three blocks each of mini-llama and mini-gpt2, none did better than the intervals can tell, and the first
-needs a backward pass.
+Errors are weighted alike in all directions. We also tried to weight them by what they cost in the loss, by the metric
+of notebook 06's prices, and to fit the squared error or its root instead of the logarithm: with half of the tokens on
+the line, in three blocks each of mini-llama and mini-gpt2, nothing improved by more than the intervals resolve, and the
+first variant needs a backward pass.
 
-The same steps with the true error in the place of the score make an oracle, and with random numbers in its place they
-show what a gate that knows nothing comes to.
+The same steps with the true error instead of the score make an oracle, and with random numbers instead of the score
+they show what an uninformed gate achieves.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from howlinear.ideas.gate.rows import BlockRows
 GATE, ORACLE, RANDOM = "gate", "oracle", "random"
 
 FEWEST = 2
-"""Rows for each input below which the line is not fitted anew: on so few the new one's own error, a share of about
-d / n more, is as large as what it mends."""
+"""Rows per input below which the line is not refitted: on fewer, the new line's estimation error, a share of about
+d / n more, is as large as the gain."""
 
 
 @dataclass(frozen=True)
 class BlockGate:
-    """What is known of a block once its gate is fitted; a threshold makes it a module.
+    """A block with its fitted gate; a threshold turns it into a module.
 
     Attributes:
         ffn: the block.
-        rows: its rows to fit on.
+        rows: its training rows.
         ordinary: which of them are not massive, shape (n,).
         line: the first line.
-        error_score_fit: of the score to the log error, held out, with its interval; its `map` is the score's.
-        ranks: kind → the rank that rows take the line by.
-        ranked: kind → the rank of each row to fit on, shape (n,).
+        error_score_fit: the fit of the score to the log error, held out, with its interval; its `map` is the score.
+        ranks: kind → the rank by which rows take the line.
+        ranked: kind → the rank of each training row, shape (n,).
     """
 
     ffn: nn.Module
@@ -63,7 +63,7 @@ class BlockGate:
     ranked: Mapping[str, Float[Tensor, " n"]]
 
     def threshold(self, kind: str, share: float) -> float:
-        """The rank that a share of the rows to fit on does not exceed; infinite where all or none take the line."""
+        """Find the rank that a share of the training rows does not exceed; infinite if all or none take the line."""
         if not 0 <= share <= 1:
             raise InputError(f"a share of {share} of the tokens on the line: give a number from 0 to 1")
         if share == 1:
@@ -74,7 +74,7 @@ class BlockGate:
         return float(self.ranked[kind].kthvalue(count).values)
 
     def refitted(self, kind: str, threshold: float) -> AffineMap:
-        """The line fitted anew to the ordinary rows of at most this rank; the first line where these are too few."""
+        """Refit the line to the ordinary rows of at most this rank; return the first line if these are too few."""
         takes = self.ordinary & (self.ranked[kind] <= threshold)
         if int(takes.sum()) < FEWEST * (self.rows.x.shape[1] + 2):
             return self.line
@@ -82,9 +82,9 @@ class BlockGate:
         return affine
 
     def gated(self, kind: str, share: float, anew: bool = True) -> Gated:
-        """The module that goes in the block's place, with the line fitted anew to the rows that take it, or the first.
+        """Build the module for the block's place, with the line refitted to the rows that take it, or the first line.
 
-        Of the rows to fit on, this share takes the line; of other text it will be about as many.
+        This share of the training rows takes the line; on other text the share will be about the same.
         """
         threshold = self.threshold(kind, share)
         line = self.refitted(kind, threshold) if anew else self.line
@@ -113,7 +113,7 @@ def fit_gate(ffn: nn.Module, rows: BlockRows, held_out: BlockRows, seed: int = 0
     }
     ranked = {
         GATE: ranks[GATE](rows.x),
-        # known without the block: the outputs of rows to fit on are there
+        # needs no call of the block, since the outputs of training rows are stored
         ORACLE: squared.to(rows.x),
         RANDOM: ranks[RANDOM](rows.x),
     }

@@ -15,40 +15,40 @@ from torch import Tensor, nn
 from howlinear.core.ceilings import AffineMap
 
 Rank = Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]]
-"""From inputs to one number a row; the lowest take the line first."""
+"""Takes inputs, and returns one number per row; rows of the lowest numbers take the line first."""
 
 FLOOR = 1e-6
-"""Squared errors below this share of their mean count as that share: beyond it they are rounding, and a logarithm would
-make much of it."""
+"""Squared errors below this share of their mean are raised to it: smaller ones are rounding, which a logarithm would
+magnify."""
 
 FINE = 256.0
-"""How many times a random rank is drawn anew over one unit of a projection of x: too fine for an affine score to know,
-and so coarse that what processors round differently in x moves next to none."""
+"""How often a random rank cycles over one unit of a projection of x: too fine for an affine score to follow, and coarse
+enough that rounding differences of x between processors change almost no rank."""
 
 
 def log_error(y: Float[Tensor, "n d"], line: Float[Tensor, "n d"], floor: float) -> Float[Tensor, " n"]:
-    """The logarithm of each row's squared error ‖y − line‖², which counts as no smaller than a floor; float64."""
+    """Compute the logarithm of each row's squared error ‖y − line‖², raised to at least `floor`; float64."""
     squared = (y.double() - line.double()).square().sum(1)
     return squared.clamp_min(floor).log()
 
 
 def affine_score(affine: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """What is left of the FFN's cost where the line is taken: an affine function of each row x, d + 1 numbers."""
+    """Score each row x by an affine function, d + 1 numbers: all that is computed in addition to the line."""
     return affine(x)[:, 0]
 
 
 @torch.no_grad()
 def true_error(ffn: nn.Module, line: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """The true squared error of a line at each row: an oracle, for the FFN is computed."""
+    """Compute the true squared error of a line at each row: an oracle, since it needs the FFN."""
     error = _as_one_sequence(ffn, x) - line(x)
     return error.square().sum(1)
 
 
 @dataclass(frozen=True)
 class RandomRank:
-    """A random number for each row, uniform in [0, 1): the same row draws the same wherever it is asked.
+    """A random number for each row, uniform in [0, 1), and the same for the same row in every call.
 
-    It is the fractional part of a large multiple of a random projection of x, so that no smooth function of x knows it.
+    It is the fractional part of a large multiple of a random projection of x, so no smooth function of x predicts it.
 
     Attributes:
         direction: of the projection, shape (d,), float64, scaled so that x along it has variance 1.
@@ -70,14 +70,14 @@ class RandomRank:
 
 
 class Gated(nn.Module):
-    """A line in the place of an FFN for rows of low rank; the FFN is computed for all others, and for no more.
+    """A line in the place of an FFN for rows of low rank; the FFN is computed for the other rows only.
 
     Attributes:
         ffn: the block.
         line: the line.
-        rank: which rows take the line first.
-        threshold: rows of this rank or a lower one take it.
-        share: of the rows that the gate was fitted to, how many that is.
+        rank: decides which rows take the line first.
+        threshold: rows of at most this rank take the line.
+        share: the share of the training rows that does.
     """
 
     def __init__(self, ffn: nn.Module, line: AffineMap, rank: Rank, threshold: float, share: float = float("nan")):
@@ -93,7 +93,7 @@ class Gated(nn.Module):
         return self.rank(x) <= self.threshold
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The line's output where it is taken, the FFN's elsewhere."""
+        """Return the line's output for rows that take it, the FFN's for all others."""
         rows = x.flatten(0, -2)
         takes = self.takes(rows)
         y = torch.empty_like(rows)
@@ -103,5 +103,5 @@ class Gated(nn.Module):
 
 
 def _as_one_sequence(ffn: nn.Module, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """What a block makes of rows; some blocks ask for an axis of sequences."""
+    """Apply a block to rows, as one sequence, since some blocks need an axis of sequences."""
     return ffn(rows[None])[0]

@@ -1,8 +1,8 @@
-"""How many tokens take the line in each block, and what it costs: tables of what is measured on held-out text.
+"""How many tokens take the line in each block, and what that costs: tables of measurements on held-out text.
 
-A gate saves no parameter: the block stays, and a line and d + 1 numbers come to it. What it saves is arithmetic, the
-block's multiplications for the tokens that take the line, less the line's own and the score's. What the columns mean
-stands in `files/columns.yaml`.
+A gate saves no parameters: the block stays, and a line and d + 1 numbers are added. It saves arithmetic: the block's
+multiplications for the tokens that take the line, less those of the line and of the score. The columns are described in
+`files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
 LIMIT = 0.01
-"""The rise of perplexity that is allowed, as a share of it: that of arXiv 2603.03459."""
+"""The allowed relative rise of perplexity, as in arXiv 2603.03459."""
 
 PUBLISHED = (0.25, 0.56)
-"""Shares of tokens on a line at no more than that rise, lowest and highest of the GPT-2 blocks that arXiv 2603.03459
-reports, by a trained gate of d + 1 parameters."""
+"""Lowest and highest share of tokens on a line within that rise, over the GPT-2 blocks that arXiv 2603.03459 reports,
+with a trained gate of d + 1 parameters."""
 
 ALL = "all"
 AS_MANY = "random, as many"
 FIRST = "gate, first line"
-"""The gate whose line is not fitted anew to the rows that take it; of curves alone."""
+"""The gate whose line is not refitted to the rows that take it; in curves only."""
 
 KINDS = (GATE, ORACLE, RANDOM, AS_MANY, ALL)
-"""What decides which tokens take the line: an affine score of x; the line's true error, which needs the FFN; nothing,
-at the same limit or with as many tokens as the gate; and all tokens on the line."""
+"""What decides which tokens take the line: an affine score of x; the line's true error, which needs the FFN; chance, at
+the same limit or with as many tokens as the gate; and all tokens on the line."""
 
 AHEAD, BEHIND = "gate − random", "oracle − gate"
 """Differences of mean shares."""
@@ -69,7 +69,7 @@ def survey(
     curve_shares: Sequence[float] = (0.5, 1.0),
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """Gate blocks of a model that predicts a next token: the tables of `COLUMNS`, the curve of the dearest block."""
+    """Gate blocks of a causal model, and make the tables of `COLUMNS`; the curve is of the costliest block alone."""
     gates, held_out = fit_gates(model, parts, blocks, seed)
     modules = gated_modules(model, gates, parts.choosing, limit)
     costs = cost_table(model, modules, parts.judging, held_out)
@@ -85,7 +85,7 @@ def survey(
 
 
 def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
-    """The table of that name of all models, one below the other; empty, with its columns, where no model has one."""
+    """Stack the table called `name` over all models; empty, with its columns, if no model has one."""
     of_models = (of_model[name].assign(model=model) for model, of_model in surveys.items())
     return tables.stack(of_models, ["model", *COLUMNS[name].split()])
 
@@ -96,7 +96,7 @@ def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.Da
 def fit_gates(
     model: PreTrainedModel, parts: Parts, blocks: list[int], seed: int = 0
 ) -> tuple[dict[int, BlockGate], dict[int, BlockRows]]:
-    """Fit the gate of some blocks, by one pass over the text to fit on and one over the held-out text.
+    """Fit the gates of some blocks, by one pass over the training text and one over the held-out text.
 
     Returns:
         Block → its gate, and block → its held-out rows.
@@ -120,7 +120,7 @@ def gated_modules(
         for kind in gate.ranks:
             modules[block, kind] = gate.gated(kind, shares[block, kind])
         modules[block, AS_MANY] = gate.gated(RANDOM, shares[block, GATE])
-        # with all tokens on the line no rank decides
+        # with all tokens on the line, the rank does not matter
         modules[block, ALL] = gate.gated(GATE, 1.0)
     return modules
 
@@ -130,7 +130,7 @@ def gated_modules(
 
 @torch.no_grad()
 def block_table(gates: Mapping[int, BlockGate], modules: Modules, held_out: Mapping[int, BlockRows]) -> pd.DataFrame:
-    """How much of the line's log error the score explains, held out, and what the gate does with massive rows."""
+    """Tabulate how much of the line's log error the score explains, held out, and how the gate treats massive rows."""
     table = []
     for block, gate in gates.items():
         rows = held_out[block]
@@ -146,7 +146,7 @@ def block_table(gates: Mapping[int, BlockGate], modules: Modules, held_out: Mapp
 def cost_table(
     model: PreTrainedModel, modules: Modules, judging: TokenRows, held_out: Mapping[int, BlockRows]
 ) -> pd.DataFrame:
-    """How many held-out tokens take the line, and by how much perplexity rises, each block alone changed."""
+    """Measure the share of held-out tokens on the line and the rise of perplexity, with each block alone changed."""
     swaps = {}
     for (block, kind), module in modules.items():
         swaps[block, _measured_as(kind, module.share)] = (block, module)
@@ -165,14 +165,14 @@ def cost_table(
 
 
 def mean_table(modules: Modules, judging: TokenRows, held_out: Mapping[int, BlockRows]) -> pd.DataFrame:
-    """Shares of tokens on the line as means over blocks, by kind, and how far gate, oracle and random lie apart."""
+    """Average shares of tokens on the line over blocks, by kind, and compare gate, oracle and random."""
     every_block = list(dict.fromkeys(block for block, _ in modules))
     dear = [block for block in every_block if modules[block, GATE].share < 1]
     table = []
     for name, blocks in {"all": every_block, "dear": dear}.items():
         if not blocks:
             continue
-        # kind → the mean over blocks, of each sequence
+        # kind → each sequence's mean over blocks
         means = {}
         for kind in KINDS:
             shares = [sequence_shares(modules[block, kind], held_out[block], judging) for block in blocks]
@@ -187,7 +187,7 @@ def mean_table(modules: Modules, judging: TokenRows, held_out: Mapping[int, Bloc
 def curve_table(
     model: PreTrainedModel, block: int, gate: BlockGate, shares: Sequence[float], text: TokenRows
 ) -> pd.DataFrame:
-    """What each share of tokens on the line costs in one block: a row a kind, the gate's first line among them."""
+    """Measure what each share of tokens on the line costs in one block, by kind, the gate's first line included."""
     kinds = (GATE, FIRST, ORACLE, RANDOM)
     swaps = {}
     for kind, share in product(kinds, shares):
@@ -203,9 +203,9 @@ def curve_table(
 
 @torch.no_grad()
 def together_table(model: PreTrainedModel, modules: Mapping[int, Gated], text: TokenRows) -> pd.DataFrame:
-    """What it costs to gate several blocks at once, and how many tokens take their lines then.
+    """Measure the cost of gating several blocks at once, and the share of tokens that then take their lines.
 
-    A block's inputs are no longer what its gate was fitted on, once the blocks before it have changed.
+    Once the blocks before it have changed, a block's inputs are no longer those that its gate was fitted on.
     """
     taken: dict[int, list[Float[Tensor, " n"]]] = {block: [] for block in modules}
 
@@ -229,7 +229,7 @@ def together_table(model: PreTrainedModel, modules: Mapping[int, Gated], text: T
 
 
 def side_by_side(costs: pd.DataFrame) -> pd.DataFrame:
-    """Shares and rises of every kind beside one another, in per cent: a row a model and block."""
+    """Put shares and rises of every kind side by side, in per cent: a row per model and block."""
     if costs.empty:
         return costs
     table = costs.pivot_table(index=["model", "block"], columns="kind", values=["share", "rise"], sort=False)
@@ -246,13 +246,13 @@ def sequence_shares(module: Gated, rows: BlockRows, text: TokenRows) -> Float[Te
 
 
 def rise_of(before: Float[Tensor, " n"], after: Float[Tensor, " n"], text: TokenRows) -> Estimate:
-    """By what share of itself perplexity rises, paired, from the losses of each sequence in nats per token."""
+    """Estimate the relative rise of perplexity, paired, from the losses of each sequence in nats per token."""
     ratio = ratio_of(before, after, text.fold)
     return Estimate(ratio.value - 1, ratio.low - 1, ratio.high - 1)
 
 
 def saved(share: float, ffn: nn.Module, width: int) -> float:
-    """The share of a block's multiplications that is saved where a share of the tokens takes the line."""
+    """Compute the share of a block's multiplications that is saved if a share of the tokens takes the line."""
     # F multiplications a token in the block's matrices, d² in the line's, and d in the score's, of every token
     multiplications = sum(parameter.numel() for parameter in ffn.parameters() if parameter.ndim > 1)
     return share * (1 - width**2 / multiplications) - width / multiplications
@@ -264,5 +264,5 @@ def _over_folds(values: Float[Tensor, " n"], text: TokenRows) -> Estimate:
 
 
 def _measured_as(kind: str, share: float) -> tuple[str, float]:
-    """What is measured for a kind: where all tokens take the line it is one and the same line, whoever decides."""
+    """Name the measurement for a kind: with all tokens on the line it is the same for all kinds."""
     return (ALL if share == 1 else kind, share)

@@ -1,4 +1,4 @@
-"""A block that is a line on half of the tokens, planted into a model: what a gate should find is then known."""
+"""A block that is a line on half of the tokens, planted into a model, so that the correct gate is known."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.swap import swap
 
 Straight = Callable[[Float[Tensor, "*batch d"]], Bool[Tensor, "*batch"]]
-"""From inputs to the rows that are on the line."""
+"""Takes inputs, and says which rows are on the line."""
 
 HALF = 0.5
-"""Of all tokens: as many as are straight."""
+"""Share of tokens that are straight."""
 
 TENTH = 0.1
-"""Of what a line costs on all tokens: the limit that planted gates keep to, since straight tokens cost nothing."""
+"""Limit of planted gates, as a share of the cost of a line on all tokens, since straight tokens cost nothing."""
 
 LEAST = 1e-6
-"""The limit where a line on all tokens costs nothing: then all may take it."""
+"""The limit if a line on all tokens costs nothing: then all may take it."""
 
 
 class HalfStraight(nn.Module):
@@ -48,7 +48,7 @@ class HalfStraight(nn.Module):
         self.straight = straight
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The line where rows are straight, the line and an error elsewhere."""
+        """Return the line's output where rows are straight, the line's output plus an error elsewhere."""
         on_line = self.line(x)
         bent = on_line + self.size * normalize(self.ffn(x) - on_line, dim=-1)
         return torch.where(self.straight(x)[..., None], on_line, bent)
@@ -71,7 +71,7 @@ def draw_halves(rows: BlockRows, seed: int = 0) -> dict[str, Straight]:
 
 @torch.no_grad()
 def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 0) -> pd.DataFrame:
-    """What gate, oracle and random find in a block of a causal model that is straight on half of its tokens.
+    """Measure what gate, oracle and random find in a block of a causal model that is straight on half of its tokens.
 
     Returns:
         `measure.cost_table` by `case`, with `right` (see `straight_shares`), `score_r2` and the `limit` of the rise.
@@ -88,7 +88,7 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
             rows = block_rows(model, parts.fitting, [block])
             held_out = block_rows(model, parts.judging, [block])
             gate = fit_gate(half, rows[block], held_out[block], seed)
-            # a tenth of what a line on all tokens costs may be spent
+            # the limit is a tenth of the cost of a line on all tokens
             before, after = swap_losses(model, {"all": (block, gate.gated(GATE, 1.0))}, parts.choosing)
             limit = max(TENTH * rise(before, after["all"]), LEAST)
             modules = gated_modules(model, {block: gate}, parts.choosing, limit)
@@ -102,10 +102,10 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
 
 
 def straight_shares(gate: BlockGate, x: Float[Tensor, "n d"], straight: Bool[Tensor, " n"]) -> dict[str, float]:
-    """Kind of rank → how many of the tokens that it puts first are straight, with half of all tokens taken.
+    """Kind of rank → the share of straight tokens among the half of all tokens that it ranks first.
 
-    Half, and not the share that keeps to a limit of perplexity: where no rank tells, that share may come to a hundred
-    tokens, and of so few it is chance how many are straight.
+    Half is taken, not the share that keeps to a limit of perplexity: with an uninformative rank, that share may be only
+    a hundred tokens, and how many of so few are straight is chance.
     """
     shares = {}
     for kind, rank in gate.ranks.items():

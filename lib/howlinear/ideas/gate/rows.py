@@ -1,6 +1,6 @@
-"""The rows of a few blocks, each kept as it is, and a text in three parts: to fit gates, to choose, to judge.
+"""The single rows of a few blocks, and a text in three parts: to fit gates, to choose thresholds, to measure.
 
-A gate decides row by row and its line is fitted anew to the rows that take it, so moments of all rows are not enough.
+A gate decides row by row and its line is refitted to the rows that take it, so moments of all rows are not enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from howlinear.instrument.resample import rows_of_blocks
 from howlinear.text.rows import TokenRows
 
 CHOOSING = 4
-"""Of the document folds to fit on, one in so many is kept back: a threshold is chosen there."""
+"""One in this many training folds is set aside to choose thresholds on."""
 
 
 class Parts(NamedTuple):
@@ -38,7 +38,10 @@ class Parts(NamedTuple):
 
 
 def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None = None) -> Parts:
-    """Split a text: the last quarter of the folds to fit on chooses, by so many tokens; so many held-out ones judge."""
+    """Split a text in three: thresholds are chosen on the last quarter of the training folds.
+
+    The part to choose on and the held-out part are cut to about `choose_rows` and `cost_rows` tokens.
+    """
     folds = rows.fold[~rows.test].unique()
     if len(folds) < 3:
         raise InputError(
@@ -81,7 +84,7 @@ class BlockRows:
         return Moments(width, width).update(self.x[which], self.y[which])
 
     def moments_with(self, target: Float[Tensor, " n"]) -> list[Moments]:
-        """Moments of all inputs with one number a row, per document fold, folds in order."""
+        """Compute moments of all inputs with one target number per row, for each document fold in order."""
         by_fold = []
         for number in self.fold.unique():
             inside = self.fold == number
@@ -90,6 +93,6 @@ class BlockRows:
 
 
 def block_rows(model: PreTrainedModel, text: TokenRows, blocks: list[int]) -> dict[int, BlockRows]:
-    """The rows of some blocks, by one forward pass without the head; memory is 8 d bytes for each token and block."""
+    """Collect the rows of some blocks by one forward pass without the head, in 8 d bytes per token and block."""
     fold = text.fold.repeat_interleave(text.ids.shape[1])
     return {block: BlockRows(x, y, fold) for block, (x, y) in rows_of_blocks(model, text, blocks).items()}

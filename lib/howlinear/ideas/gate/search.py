@@ -19,17 +19,17 @@ HALVINGS = 4
 
 
 def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:
-    """By what share of itself perplexity rises: exp(mean loss after − mean loss before) − 1."""
+    """Compute the relative rise of perplexity: exp(mean loss after − mean loss before) − 1."""
     return float(torch.expm1((after - before).mean()))
 
 
 def choose_shares(
     model: PreTrainedModel, gates: Mapping[int, BlockGate], text: TokenRows, limit: float
 ) -> dict[tuple[int, str], float]:
-    """The largest share of tokens that may take the line in each block, that block alone changed.
+    """Find the largest share of tokens that may take the line in each block, with that block alone changed.
 
-    All tokens on the line come first. Where that is dearer than the limit, the share is bracketed: half of the tokens,
-    then a quarter or three quarters of them, and so on. Between the ends of the last bracket it is interpolated.
+    First all tokens are put on the line. If that costs more than the limit, the share is bracketed: half of the tokens,
+    then a quarter or three quarters of them, and so on. It is interpolated between the ends of the last bracket.
 
     Returns:
         (block, kind) → share.
@@ -60,7 +60,7 @@ class Bracket:
     """Two shares, one that costs no more than the limit and one that costs more, and what was measured at both."""
 
     def __init__(self, of_all: float, limit: float):
-        """Start from no token on the line, which costs nothing, and all of them."""
+        """Start from no token on the line, which costs nothing, and from all tokens, which costs `of_all`."""
         self.limit = limit
         self.low, self.high = 0.0, 1.0
         self.rises = {0.0: 0.0, 1.0: of_all}
@@ -76,7 +76,7 @@ class Bracket:
         return (self.low + self.high) / 2
 
     def halve(self, rise: float) -> None:
-        """Take in the rise that was measured in the middle."""
+        """Replace an end of the bracket by its middle, given the rise measured there."""
         self.rises[self.middle] = rise
         if rise <= self.limit:
             self.low = self.middle
@@ -85,7 +85,7 @@ class Bracket:
 
     @property
     def share(self) -> float:
-        """The share at the limit, between both ends of the bracket."""
+        """The share at the limit, interpolated between the ends of the bracket."""
         if self.closed:
             return 1.0
         cheap, dear = self.rises[self.low], self.rises[self.high]
