@@ -1,8 +1,8 @@
 """The trained linear baseline as the paper ran it, with nothing tuned.
 
-A linear layer as torch starts it, inputs and outputs as they come, the mean squared error, 3,000 steps of 256 rows
-drawn with replacement, a rate of 1e-3 throughout. The paper speaks of SGD (arXiv 2606.19379, section 5.1: 0.25 after
-3,000 steps where the exact map has 0.95); its public driver takes AdamW without decay. So both are here.
+A linear layer with torch's default initialisation, inputs and outputs unscaled, the mean squared error, 3,000 steps of
+256 rows drawn with replacement, and a constant rate of 1e-3. The paper speaks of SGD (arXiv 2606.19379, section 5.1:
+0.25 after 3,000 steps where the exact map has 0.95); its public driver uses AdamW without decay. So both are here.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def baseline(problem: Problem, optimiser: str = "AdamW", steps: int = 3_000, see
 
 
 def planted(n: int = 8_000, d: int = 64, condition: float = 1e4, seed: int = 0) -> tuple[Problem, float]:
-    """An ill-conditioned problem whose exact R² is known: every direction of the inputs carries as much of the output.
+    """Plant an ill-conditioned problem of known R²: all directions of the inputs explain equal parts of the output.
 
-    Directions fall in loudness by a factor `condition`; y = z V + noise, with z the whitened inputs and V orthogonal,
-    one output feature ten times as loud as the others (a hundred times their variance).
+    The loudness of directions falls by a factor `condition`; y = z V + noise, with z the whitened inputs and V
+    orthogonal, and one output feature ten times as loud as the others (a hundred times their variance).
 
     Returns:
         The problem, and the R² of the exact map in the limit.

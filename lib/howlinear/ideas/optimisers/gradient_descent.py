@@ -1,8 +1,8 @@
-"""Full-batch gradient descent on a linear problem, foretold from the moments alone.
+"""Full-batch gradient descent on a linear problem, predicted from the moments alone.
 
 With rows [x, 1] and the loss ½ ‖Y − XW − 1b‖² / n, a step of rate η multiplies the error of (W, b) along each
-eigenvector of H = [X 1]ᵀ[X 1] / n by (1 − ηλ). So where any number of steps leads is known without taking one
-(Goodfellow, Bengio & Courville, "Deep Learning", 2016, section 7.8). `training` is the story's other half.
+eigenvector of H = [X 1]ᵀ[X 1] / n by (1 − ηλ). So the result of any number of steps is known without taking one
+(Goodfellow, Bengio & Courville, "Deep Learning", 2016, section 7.8). Optimisers that must be run are in `training`.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Descent:
         return (1 - self.rate * self.values) ** steps
 
     def after(self, steps: int) -> AffineMap:
-        """The map that so many steps lead to."""
+        """Return the map after `steps` steps."""
         # W_t = W* + Σ (1 − ηλ)^t u uᵀ(W_0 − W*)
         both = self.target + self.vectors @ (self.left(steps)[:, None] * self.error)
         return AffineMap(both[:-1], both[-1])
 
     def learned(self, affine: AffineMap) -> Float[Tensor, " modes"]:
-        """Which part of each mode any map has learned: 0 at the start, 1 at the target; 1 − `left` for a descent.
+        """Compute the part of each mode that a map has learned: 0 at the start, 1 at the target; 1 − `left` in descent.
 
-        NaN where there is nothing to learn.
+        NaN if a mode has nothing to learn.
         """
         both = torch.cat([affine.weight, affine.bias[None]])
         error = self.vectors.T @ (both - self.target)
@@ -63,12 +63,12 @@ class Descent:
         return 1 - (error * self.error).sum(1) / self.error.square().sum(1)
 
     def unlearned(self, steps: int) -> float:
-        """Share of the train rows' output variance that the map explains and so many steps do not."""
+        """Compute the share of the train rows' output variance that the target explains and `steps` steps do not."""
         # Σ s (1 − ηλ)^2t
         return float((self.shares * self.left(steps).square()).sum())
 
     def steps_to(self, gap: float) -> int:
-        """The fewest steps after which the unlearned share is at most `gap`."""
+        """Find the fewest steps after which the unlearned share is at most `gap`."""
         if gap <= 0:
             raise InputError(f"descent comes arbitrarily near and never arrives: ask for a gap above 0, not {gap}")
         if self.unlearned(LONGEST) > gap:
@@ -79,7 +79,7 @@ class Descent:
 
 
 def descent(moments: Moments, rate: float | None = None) -> Descent:
-    """Foretell gradient descent on the rows behind `moments`."""
+    """Predict gradient descent on the rows behind `moments`, by default at the rate 1/λ₁."""
     affine, _ = fit(moments)
     values, vectors = second_moments(moments)
     largest = float(values[-1])
@@ -103,7 +103,7 @@ def descent(moments: Moments, rate: float | None = None) -> Descent:
 
 
 def second_moments(moments: Moments) -> tuple[Float[Tensor, " modes"], Float[Tensor, "modes modes"]]:
-    """Eigenvalues (ascending, none below 0) and eigenvectors of [X 1]ᵀ[X 1] / n: offsets count, as in training."""
+    """Compute eigenvalues (ascending, none below 0) and eigenvectors of [X 1]ᵀ[X 1] / n, uncentred as in training."""
     # E[x xᵀ] = Cov(x) + x̄ x̄ᵀ, bordered by x̄ and 1
     mean = torch.cat([moments.mean_x, torch.ones(1).to(moments.mean_x)])
     both = mean.outer(mean)

@@ -1,6 +1,6 @@
-"""How far trained linear layers fall short, as tidy tables: every block's forecast, the race on one, who ends where.
+"""How far trained linear layers fall short, as tidy tables: a forecast for every block, and a race on one block.
 
-What the columns of recorded tables mean stands in `files/columns.yaml`.
+The columns of recorded tables are described in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from howlinear.ideas.optimisers.problem import SCALINGS, Coordinates, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, Path, shortfall, tuned
 from howlinear.instrument.capture import BlockCapture
 
-NEAR = 0.01  # of the output's variance: how near to the closed form `forecasts` counts the steps to
+NEAR = 0.01  # share of the output's variance: the gap to the closed form down to which `forecasts` counts steps
 
 Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
 
@@ -29,11 +29,11 @@ Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
 def valley(
     inputs: Float[Tensor, "n 2"], outputs: Float[Tensor, "n 1"], steps: Sequence[int]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The loss of a problem of two weights as a map, raw and standardised, and where gradient descent stands on it.
+    """Map the loss of a problem of two weights, raw and standardised, and the path of gradient descent on it.
 
     Returns:
-        The map, a row a point: `scaling`, `first` and `second` (the weights), `unlearned` (the share of the output's
-        variance that the best line explains and this one does not); and the walk, a row a step: `scaling`, `step`,
+        The map, a row per point: `scaling`, `first` and `second` (the weights), `unlearned` (the share of the output's
+        variance that the best line explains and this one does not); and the path, a row per step: `scaling`, `step`,
         `first`, `second`.
     """
     surfaces = []
@@ -56,12 +56,12 @@ def valley(
 
 
 def _around(target: float) -> np.ndarray:
-    """Values of a weight from below 0, where the descent starts, to beyond its target; 2 more at either end."""
+    """Space values of a weight from its start, 0, to its target, and 2 beyond at either end."""
     return np.linspace(min(0.0, target) - 2, max(0.0, target) + 2, 81)
 
 
 def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
-    """Table `blocks`: the closed form on sampled rows, and full-batch descent of so many steps at the rate 1/λ₁."""
+    """Make table `blocks`: the closed form on sampled rows, and full-batch descent of `steps` steps at rate 1/λ₁."""
     rows = []
     for model, blocks in models.items():
         for block, kept in blocks.items():
@@ -87,7 +87,7 @@ def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
 
 
 def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int = 3_000, seed: int = 0) -> pd.DataFrame:
-    """The paper's trained linear baseline, with nothing tuned, on some problems: a row a baseline and problem."""
+    """Train the paper's linear baselines, with nothing tuned, on some problems: a row per baseline and problem."""
     rows = []
     for model, problems in models.items():
         for block, problem in problems.items():
@@ -101,7 +101,7 @@ def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int = 3_0
 
 
 def race(problem: Problem, steps: int, batch: int, at: Sequence[int], seed: int = 0) -> dict[tuple[str, str], Path]:
-    """Every optimiser in every scaling of one block's inputs, each at its best rate: (scaling, optimiser) → path."""
+    """Run every optimiser in every scaling of a block's inputs, each at its best rate: (scaling, optimiser) → path."""
     paths = {}
     for scaling in SCALINGS:
         for optimiser, recipe in OPTIMISERS.items():
@@ -111,7 +111,7 @@ def race(problem: Problem, steps: int, batch: int, at: Sequence[int], seed: int 
 
 
 def scores(paths: Mapping[tuple[str, str], Path]) -> pd.DataFrame:
-    """What a race scored, a row a score: `scaling`, `optimiser`, `rate`, `step`, `reached`."""
+    """Tabulate the scores of a race, a row per score: `scaling`, `optimiser`, `rate`, `step`, `reached`."""
     rows = []
     for (scaling, optimiser), path in paths.items():
         for step, score in zip(path.steps, path.r2, strict=True):
@@ -123,7 +123,7 @@ def scores(paths: Mapping[tuple[str, str], Path]) -> pd.DataFrame:
 def trained(
     models: Mapping[str, Blocks], rates: Mapping[str, Sequence[float]], steps: int, batch: int, seed: int = 0
 ) -> pd.DataFrame:
-    """What some optimisers reach on every block's raw inputs, and how far that is below the closed form, `gap`."""
+    """Run some optimisers on every block's raw inputs: R² `reached`, and its `gap` to the closed form."""
     rows = []
     for model, blocks in models.items():
         for block, kept in blocks.items():
@@ -136,19 +136,19 @@ def trained(
 
 
 def ways(forecasts: pd.DataFrame, trained: pd.DataFrame) -> pd.DataFrame:
-    """What each way of training reaches on each block, gradient descent first: `model`, `block`, `way`, `reached`."""
+    """Stack what each way of training reaches, gradient descent first: `model`, `block`, `way`, `reached`."""
     columns = ["model", "block", "way", "reached"]
     return pd.concat([forecasts.assign(way="GD")[columns], trained[columns]], ignore_index=True)
 
 
 def beside_exact(blocks: pd.DataFrame, ways: pd.DataFrame) -> pd.DataFrame:
-    """Each way on each block, with the closed form's columns of that block, and `gap`, how far the way is below it."""
+    """Join each way on each block with that block's closed form, and add `gap`, how far the way falls below it."""
     both = ways.merge(blocks.drop(columns="reached", errors="ignore"), on=["model", "block"], how="left")
     return both.assign(gap=both["r2"] - both["reached"])
 
 
 def verdicts(beside: pd.DataFrame) -> pd.DataFrame:
-    """What would have been concluded of each model from each way of training; table `verdicts`."""
+    """Tabulate what each way of training would have led one to conclude about each model; table `verdicts`."""
     rows = []
     for (model, way), group in beside.groupby(["model", "way"], sort=False):
         outside = (group.reached < group.r2_low) | (group.reached > group.r2_high)
@@ -167,7 +167,7 @@ def verdicts(beside: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_way(beside: pd.DataFrame) -> pd.DataFrame:
-    """A row a way of training, over all models; table `by_way`."""
+    """Summarise each way of training over all models; table `by_way`."""
     rows = []
     for way, group in beside.groupby("way", sort=False):
         exact = group.pivot_table(index="block", columns="model", values="r2")
@@ -189,10 +189,10 @@ def _spearman(one: pd.Series, other: pd.Series) -> float:
 
 
 def directions(theory: Descent, maps: Mapping[str, AffineMap]) -> pd.DataFrame:
-    """How much of each direction of a block's inputs some trained maps have learned; null directions are left out.
+    """Tabulate how much of each direction of a block's inputs trained maps have learned, without null directions.
 
     Returns:
-        A row a direction in a way: `way`, `loudness` (λ over λ₁), `share` of the output's variance that the exact map
+        A row per way and direction: `way`, `loudness` (λ over λ₁), `share` of the output's variance that the exact map
         explains through it, `learned` (0 at the start, 1 at the exact map).
     """
     loudness = theory.values / theory.values[-1]

@@ -1,6 +1,6 @@
-"""A block's linear problem as training meets it: rows, folds, and the inputs' coordinates.
+"""A block's linear problem as an optimiser gets it: rows, folds, and the inputs' coordinates.
 
-The optimiser study (`training`) and the closed form get the very same rows; the held-out moments judge both.
+The optimisers (`training`) and the closed form get the same rows, and are scored on the same held-out moments.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Problem:
     Attributes:
         x: inputs to train on, shape (n, d_in), float32.
         y: outputs, shape (n, d_out), float32.
-        folds: moments of these very rows, per document fold: the closed form's side.
-        validation: moments of the train fold set aside; it chooses the rate, never the held-out side.
+        folds: moments of these rows, per document fold, for the closed form.
+        validation: moments of the train fold set aside to choose the rate, which the held-out side never does.
         test: held-out moments per document fold.
     """
 
@@ -40,7 +40,7 @@ class Problem:
 
     @classmethod
     def of(cls, kept: BlockCapture) -> Problem:
-        """The problem a block's sampled train rows pose; the last train fold becomes the validation side."""
+        """Build the problem of a block's sampled train rows; the last train fold becomes the validation side."""
         sample = kept.rows_in_folds()
         moments = sample.moments(test=False)
         training = torch.cat(sample.folds(test=False)[:-1]).sort().values
@@ -68,8 +68,8 @@ class Coordinates:
     """Inputs as an optimiser sees them, z = (x − origin) mixing.
 
     Attributes:
-        origin: what is taken off x, shape (d_in,).
-        mixing: the new directions, one a column, shape (d_in, k).
+        origin: subtracted from x, shape (d_in,).
+        mixing: the new directions, one per column, shape (d_in, k).
     """
 
     origin: Float[Tensor, " d_in"]
@@ -92,7 +92,7 @@ class Coordinates:
         return (x.double() - self.origin) @ self.mixing
 
     def undo(self, weight: Float[Tensor, "k d_out"], bias: Float[Tensor, " d_out"]) -> AffineMap:
-        """The map of x that equals this one of z."""
+        """Convert a map of z to the equal map of x."""
         # z V + c = (x − origin) M V + c, so W = M V and b = c − origin W
         weight = self.mixing @ weight.double()
         return AffineMap(weight, bias.double() - self.origin @ weight)

@@ -49,7 +49,7 @@ def _momentum(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
 
 
 def _muon(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
-    # For matrices only: the bias goes to Adam, as its authors advise. No decay, which would bias W.
+    # Muon is for matrices only: the bias goes to Adam, as its authors advise. No decay, which would bias W.
     return [Muon([weight], lr=rate, weight_decay=0.0), Adam([bias], lr=rate)]
 
 
@@ -63,7 +63,7 @@ OPTIMISERS = {
     "Adam": Recipe(lambda weight, bias, rate: [Adam([weight, bias], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
     "AdamW": Recipe(lambda weight, bias, rate: [AdamW([weight, bias], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
     "Muon": Recipe(_muon, (0.03, 0.1, 0.3)),
-    # Secants of nearby gradients amplify rounding: in float32, R² on raw inputs hangs on the processor by 1e-3.
+    # Secants of nearby gradients amplify rounding: in float32, R² on raw inputs varies between processors by 1e-3.
     "L-BFGS": Recipe(_lbfgs, (1.0,), dtype=torch.float64),
 }
 
@@ -74,10 +74,10 @@ class Path:
 
     Attributes:
         rate: learning rate, see `Recipe.relative`.
-        steps: after which it was scored.
+        steps: numbers of steps after which it was scored.
         r2: held-out R² after each of these.
-        map: the last.
-        validation: its R² on the validation fold.
+        map: the map after the last step.
+        validation: R² of that map on the validation fold.
     """
 
     rate: float
@@ -100,8 +100,8 @@ def train(
 ) -> Path:
     """Fit an affine map by steps, as one trains a linear layer.
 
-    The loss is half the squared error, summed over features and averaged over rows; y is divided by one number, its
-    spread, so that one grid of rates serves every block. Weights start at 0, the bias at the mean of y: at R² ≈ 0.
+    The loss is half the squared error, summed over features and averaged over rows; y is divided by its spread, one
+    number, so that a single grid of rates serves every block. Weights start at 0, the bias at the mean of y: at R² ≈ 0.
     """
     if optimiser not in OPTIMISERS:
         raise InputError(f"no optimiser {optimiser!r}: one of {', '.join(OPTIMISERS)}")
@@ -134,7 +134,7 @@ def train(
 
 
 def tuned(problem: Problem, optimiser: str, scaling: str, rates: Sequence[float], **settings) -> Path:
-    """The best of a sweep over rates, by R² on the validation fold."""
+    """Train with each rate, and return the path with the best R² on the validation fold."""
     paths = [train(problem, optimiser, scaling, rate, **settings) for rate in rates]
     finite = [path for path in paths if math.isfinite(path.validation)]
     if not finite:
@@ -178,7 +178,7 @@ class _Layer:
 def _steps(
     layer: _Layer, optimisers: list[Optimizer], batches: Iterator[Tensor | slice], last: int | None
 ) -> Iterator[int]:
-    """Step, and say how many steps were taken; the rate falls to 0 at `last`."""
+    """Take steps, and yield their number so far; the rate falls linearly to 0 at `last`."""
     peaks = [optimiser.param_groups[0]["lr"] for optimiser in optimisers]
     for step, rows in enumerate(batches):
         layer.gradient(rows)
@@ -190,7 +190,7 @@ def _steps(
 
 
 def _whole_passes(layer: _Layer, optimiser: Optimizer, steps: int, batch: int) -> Iterator[int]:
-    """The same for an optimiser that asks for all rows as often as it likes; counted in steps of `batch` rows."""
+    """Do the same for an optimiser that calls for all rows as often as it likes; counted in steps of `batch` rows."""
     passes = 0
 
     def closure() -> Tensor:
@@ -204,7 +204,7 @@ def _whole_passes(layer: _Layer, optimiser: Optimizer, steps: int, batch: int) -
 
 
 def _batches(size: int, batch: int, steps: int, seed: int) -> Iterator[Tensor | slice]:
-    """Row numbers of each step; all rows, in their order, where a batch is all."""
+    """Iterate over the row numbers of each step; all rows, in their order, if a batch is all of them."""
     if batch == size:
         return repeat(slice(None), steps)
     return shuffled_batches(size, batch, steps, seed)
