@@ -20,10 +20,10 @@ DENOMINATORS = ("scalar", "feature")
 
 # what is held out: the last fifth of the text, or every fourth document
 SPLITS = ("tail", "documents")
-# or runs of neighbouring sequences, which is no choice of anybody's: it shows what whole documents are worth
+# or runs of neighbouring sequences, which nobody chooses: they show how much it matters to keep documents whole
 RUNS = "runs"
 
-# train rows: a multiple of the width, all there are, or what R²_lin tends to with ever more (`core.limits`)
+# train rows: a multiple of the width, all there are, or the limit of R²_lin with ever more rows (`core.limits`)
 MOST = "most"
 LIMIT = "limit"
 
@@ -55,7 +55,7 @@ CHOICES = [field.name for field in fields(Protocol)]
 
 
 def named_protocol(name: str, seq_len: int = 128) -> Protocol:
-    """The protocol called `paper` or `ours`, in sequences of so many tokens."""
+    """Return the protocol called `paper` or `ours`, in sequences of `seq_len` tokens."""
     if name == "paper":
         # 12,000 train rows for 768 inputs; a solver that keeps every direction that float64 resolves
         return Protocol("scalar", "tail", "16", seq_len, "in", "in", "1e-15")
@@ -65,7 +65,7 @@ def named_protocol(name: str, seq_len: int = 128) -> Protocol:
 
 
 def one_away(table: pd.DataFrame, protocol: Protocol, choice: str | None = None) -> pd.DataFrame:
-    """The rows of a table, with the columns `CHOICES`, that agree with a protocol in all choices but one, or in all."""
+    """Select rows of a table with columns `CHOICES` that agree with a protocol in all choices but one, or in all."""
     agreeing = table
     for name, level in asdict(protocol).items():
         if name == choice:
@@ -78,9 +78,9 @@ def one_away(table: pd.DataFrame, protocol: Protocol, choice: str | None = None)
 
 
 def factors_within(factors: Sequence[int], train_rows: int, widths: Sequence[int], seq_len: int) -> list[int]:
-    """Those multiples of the inputs' width that so many train rows allow of models of these widths, ascending.
+    """Select the multiples of the inputs' width that `train_rows` allow for models of these widths, ascending.
 
-    Each adds a sequence to every fold at least. Where fewer than two do, they are half of the rows and all.
+    Each must add at least one sequence to every fold. If fewer than two do, half of the rows and all rows are used.
     """
     possible = []
     per_fold = 0
@@ -101,5 +101,5 @@ def factors_within(factors: Sequence[int], train_rows: int, widths: Sequence[int
 
 
 def sequences_per_fold(factor: int, width: int, seq_len: int) -> int:
-    """Sequences in each of the folds that are so many rows for each input."""
+    """Count the sequences per fold that give `factor` rows per input over all folds."""
     return -(-factor * width // (FOLDS * seq_len))

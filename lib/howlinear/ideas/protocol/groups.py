@@ -1,7 +1,7 @@
 """One pass over the text: moments of every block in groups of rows, separate wherever a protocol may separate them.
 
-A protocol leaves out rows (the first of every sequence, the loudest) or takes fewer of them. Moments add, so those of
-any selection are a sum over groups, and no activation is stored.
+A protocol leaves out rows (the first of every sequence, the loudest) or takes fewer of them. Moments add, so the
+moments of any selection are a sum over groups, and no activation is stored.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from howlinear.models.forward import trunk
 from howlinear.text.rows import FOLDS, batch_of
 
 LOUDEST = 0.01  # share of the rows that count as loud
-PILOT = 32  # sequences that say how loud that is
+PILOT = 32  # sequences on which the threshold of loudness is measured
 BATCH = 16  # sequences in a forward pass
 MEMORY = 1_000_000_000  # bytes of moments held at a time; a wider model takes several passes
 
 
 class Group(NamedTuple):
-    """Which rows some moments are of."""
+    """The rows that some moments are computed over."""
 
     test: bool  # held out
     fold: int
@@ -46,7 +46,7 @@ Groups = Mapping[Group, Moments]
 def stream_groups(
     model: PreTrainedModel, layout: Layout, memory: int = MEMORY, blocks: Iterable[int] | None = None
 ) -> Iterator[tuple[int, Groups]]:
-    """Block by block, of all by default, the moments of its groups; with more than `memory` bytes they take turns."""
+    """Yield each block with the moments of its groups, in several passes if these exceed `memory` bytes."""
     every_site = sites(model, blocks)
     thresholds = measure_loudness(model, layout, every_site)
     most_groups = FOLDS * (len(layout.factors) + 1) * 4
@@ -60,7 +60,7 @@ def stream_groups(
 
 
 def measure_loudness(model: PreTrainedModel, layout: Layout, every_site: list[Site]) -> dict[int, float]:
-    """Block → the norm of an output above which it is loud: one in a hundred is, on the first train sequences."""
+    """Block → the output norm above which a row is loud, as one in a hundred is on the first train sequences."""
     thresholds = {}
 
     def keep(site: Site, _: Tensor, y: Tensor) -> None:
@@ -77,7 +77,7 @@ def measure_loudness(model: PreTrainedModel, layout: Layout, every_site: list[Si
 def _read(
     model: PreTrainedModel, layout: Layout, some: list[Site], thresholds: Mapping[int, float]
 ) -> dict[int, Groups]:
-    """Run all sequences once; block → the moments of its groups, each of which begins where there are rows of it."""
+    """Run all sequences once; return block → the moments of its groups, without those that have no rows."""
     width = width_of(model)
     moments = {site.block: defaultdict(partial(Moments, width, width)) for site in some}
     seq_len = layout.rows.ids.shape[1]
@@ -101,7 +101,7 @@ def _read(
 
 
 def _members(layout: Layout) -> Iterator[tuple[bool, int, int, Tensor]]:
-    """Held out or not, fold, step, and the sequences of these."""
+    """Yield held out or not, fold, step, and the sequences in them."""
     for test in (False, True):
         for fold, members in enumerate(layout.rows.folds(test)):
             steps = layout.step[members]
@@ -110,9 +110,9 @@ def _members(layout: Layout) -> Iterator[tuple[bool, int, int, Tensor]]:
 
 
 def select(groups: Groups, test: bool, step: int, position_0: bool = True, loud: bool = True) -> list[Moments]:
-    """Moments of a block per fold of one side, of the rows that have joined by a step.
+    """Sum a block's moments per fold of one side, over the rows that have joined by a step.
 
-    The first rows of all sequences and the loudest ones are among them, or not.
+    `position_0` and `loud` say whether the first rows of sequences and the loudest rows are included.
     """
     folds: list[list[Moments]] = [[] for _ in range(FOLDS)]
     for group, moments in groups.items():

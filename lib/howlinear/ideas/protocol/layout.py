@@ -1,12 +1,12 @@
-"""Token rows under either split, in growing numbers of train rows that contain one another.
+"""Token rows under either split, with nested sets of train rows of growing size.
 
-The documents split draws documents over all that were read, and no folder of files is on both sides; the tail split
+The documents split draws from all documents that were read, and no folder of files is on both sides; the tail split
 keeps the text's own order, in which a file, its folder and one document may lie across the border. Held-out rows stay
 the same while train rows are added, so that a curve over rows is about the fit alone. Every step adds to each of eight
-folds: of documents, or runs of neighbouring sequences where the text is split at its tail.
+folds: folds of documents or, with the tail split, runs of neighbouring sequences.
 
-A third split shows what documents are worth: runs of a few neighbouring sequences, every fourth of them held out, so
-that parts of one document lie on both sides.
+A third split shows the effect of not keeping documents whole: runs of a few neighbouring sequences, every fourth run
+held out, so that parts of one document lie on both sides.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from howlinear.text.documents import seeded_hash
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows, split_in_turn
 
 TAIL = 0.2  # of a text in its own order, held out as the paper does
-SURE = 0.95  # of the rows that a short text gives in one order, what it gives in any
+SURE = 0.95  # share of the rows packed in one order of documents that a short text gives in any order
 MORE = 1.03
 FEWEST_SEQUENCES = 4 * FOLDS  # that `Corpus.rows` packs
-RUN = 8  # sequences that are neighbours and go to one side, or fewer where so few are asked for
+RUN = 8  # neighbouring sequences that go to one side; fewer if few sequences are requested
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Layout:
 
     rows: TokenRows  # the sequences, with their side and fold
     step: Int64[Tensor, " n_sequences"]  # at which a sequence joins the train rows, 0 … steps − 1; 0 if held out
-    factors: list[int]  # train rows over width at every step, as they were asked for
+    factors: list[int]  # requested train rows over width at every step
 
 
 def first_documents(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
-    """The same corpus of its first documents, in the text's own order, read once for whoever asks."""
+    """Cut a corpus to its first documents, in the text's own order, read once and kept in memory."""
     documents = list(islice(corpus.in_order(seed), most))
     return replace(corpus, documents=lambda _: iter(documents))
 
 
 def available_train_rows(corpus: Corpus, rows: int, seq_len: int, seed: int = 0) -> int:
-    """Train rows that there are where so many rows are asked for of a corpus, which may have fewer."""
+    """Count the train rows available when `rows` are requested from a corpus, which may have fewer."""
     found = corpus.rows(rows, seq_len, seed).count
     if rows - found < seq_len:
         return int(TRAIN_SHARE * rows)
@@ -57,9 +57,9 @@ def available_train_rows(corpus: Corpus, rows: int, seq_len: int, seed: int = 0)
 
 
 def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
-    """Rows of a corpus in its own order, for so many train rows an input at every step.
+    """Lay out rows of a corpus in its own order, with `factors` train rows per input, one factor per step.
 
-    The split is one of `SPLITS`, or `RUNS` for the most rows alone.
+    The split is one of `SPLITS`, or `RUNS` with the last factor alone.
     """
     per_fold = [sequences_per_fold(factor, width, seq_len) for factor in factors]
     if any(more <= fewer for fewer, more in pairwise(per_fold)):
@@ -78,12 +78,12 @@ def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Seque
 
 
 def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tuple[TokenRows, Tensor]:
-    """As `Corpus.rows` splits documents in any order; at each step so many sequences of every train fold."""
+    """Split shuffled documents as `Corpus.rows` does; by step k, `per_fold[k]` sequences of each train fold are in."""
     drawn = sorted(corpus.in_order(seed), key=lambda document: seeded_hash(seed, document.text))
     shuffled = replace(corpus, documents=lambda _: iter(drawn))
     needed = round(FOLDS * per_fold[-1] / TRAIN_SHARE) + 1
     sequences = max(needed, FEWEST_SEQUENCES)
-    # even folds of a short text may be a sequence shorter than asked for, and then a little more is asked for
+    # even folds of a short text may be a sequence short, and then a few more rows are requested
     for asked in (sequences, round(MORE * sequences)):
         rows = shuffled.rows(asked * seq_len, seq_len, seed)
         train_folds = rows.folds(test=False)
@@ -94,7 +94,7 @@ def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) 
 
     step = torch.zeros(len(rows.ids), dtype=torch.long)
     for members in train_folds:
-        # step k has the places below per_fold[k] of every fold, and what is beyond the last step is left out
+        # step k has the places below per_fold[k] of every fold; sequences beyond the last step are left out
         place = torch.arange(len(members))
         step[members] = torch.bucketize(place, torch.tensor(per_fold), right=True)
     used = (step < len(per_fold)).nonzero()[:, 0]
@@ -102,9 +102,9 @@ def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) 
 
 
 def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tuple[TokenRows, Tensor]:
-    """The text in its own order; at each step so many sequences right before the tail."""
+    """Split the text in its own order; each step adds the sequences right before the tail and the earlier steps."""
     train = FOLDS * per_fold[-1]
-    sequences = max(round(train / (1 - TAIL)), round(FOLDS / TAIL))  # of a short tail too, one for each fold
+    sequences = max(round(train / (1 - TAIL)), round(FOLDS / TAIL))  # even a short tail gives each fold a sequence
     rows = corpus.contiguous(sequences * seq_len, seq_len, TAIL, seed)
 
     # those next to the tail come first, and those beyond the last step are left out
@@ -125,7 +125,7 @@ def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tu
 
 
 def _by_runs(corpus: Corpus, seq_len: int, per_fold: int, seed: int) -> tuple[TokenRows, Tensor]:
-    """The text in its own order, in runs of neighbouring sequences: every fourth held out, folds in turn."""
+    """Split the text in its own order into runs of neighbouring sequences: every fourth held out, folds in turn."""
     sequences = max(round(FOLDS * per_fold / TRAIN_SHARE), FEWEST_SEQUENCES)
     rows = corpus.contiguous(sequences * seq_len, seq_len, 1 - TRAIN_SHARE, seed)
     run = torch.arange(len(rows.ids)) // min(RUN, len(rows.ids) // FEWEST_SEQUENCES)

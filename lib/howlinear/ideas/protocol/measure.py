@@ -1,8 +1,8 @@
-"""R²_lin of every block under every protocol, its curve over train rows, and the protocols with names, as tables.
+"""R²_lin of every block under every protocol, its curve over train rows, and the named protocols, as tables.
 
-Everything follows from moments: a map of the train rows' moments, and per output feature what it leaves of the held-out
-ones. A denominator then compares it with the features' own means or with one scalar, and a loud feature is dropped.
-What the columns of recorded tables mean stands in `files/columns.yaml`.
+Everything follows from moments: a map from the train rows' moments, and its residual per output feature from the
+held-out ones. The denominator is then about the features' own means or about one scalar, and a loud feature may be
+dropped. The columns of recorded tables are described in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def survey(
     """Measure some blocks of a model, all by default, under every combination of choices.
 
     Returns:
-        `universes`, a row a block and combination of `CHOICES`, where of the numbers of rows those `compared` and the
-        most are combined with all other choices; `folds`, see `fold_rows`, of each named protocol; and of the last of
-        `seq_lens` `curves`, over growing numbers of rows, and `splits`, runs of sequences too, of the most rows.
+        `universes`, a row per block and combination of `CHOICES`, with only the `compared` factors and the largest for
+        the number of rows; `folds` of each named protocol, see `fold_rows`; and for the last of `seq_lens`, `curves`
+        over growing numbers of rows, and `splits`, R² with the most rows under each split, `RUNS` included.
     """
     universes, curves, folds, splits = [], [], [], []
     for split, seq_len in product(SPLITS, seq_lens):
@@ -93,7 +93,7 @@ def survey(
 def r2(
     affine: AffineMap, moments: Moments, denominator: str = "feature", features: Bool[Tensor, " d_out"] | None = None
 ) -> float:
-    """R² of a map on rows, under a denominator and of some of the output features, all by default."""
+    """Compute R² of a map on rows, under a denominator, over some output features, all by default."""
     counted = slice(None) if features is None else features
     squares = moments.syy[counted]
     if denominator == "scalar":
@@ -105,14 +105,14 @@ def r2(
 
 
 def without_loudest(moments: Moments) -> Bool[Tensor, " d_out"]:
-    """All outputs but the one of largest variance, shape (d_out,)."""
+    """Select all outputs but the one of largest variance, shape (d_out,)."""
     features = torch.ones(moments.d_out, dtype=torch.bool)
     features[moments.syy.argmax()] = False
     return features
 
 
 def limit_of(in_sample: float, held_out: float) -> float:
-    """What R² tends to with ever more rows; NaN where these are too few to say."""
+    """Estimate the limit of R² with ever more rows; NaN if the rows are too few for that."""
     return limits.limit(in_sample, held_out) if limits.enough(in_sample, held_out) else float("nan")
 
 
@@ -120,9 +120,9 @@ def limit_of(in_sample: float, held_out: float) -> float:
 
 
 def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int] | None = None) -> Iterator[dict]:
-    """R²_lin of a block under every combination of choices that its moments hold, those of one split and length.
+    """Compute R²_lin of a block under every combination of choices within one split and sequence length.
 
-    It is NaN for a limit that the rows are too few to tell.
+    It is NaN for a limit that the rows are too few to estimate.
     """
     last = len(factors) - 1
     steps = [step for step, factor in enumerate(factors) if compared is None or factor in compared or step == last]
@@ -151,13 +151,13 @@ def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int
 
 
 def ceilings(groups: Groups, layout: Layout) -> list[Ceiling]:
-    """The line of a block at every step of its train rows, each feature about its own mean."""
+    """Fit and score the line of a block at every step of its train rows, each feature about its own mean."""
     steps = range(len(layout.factors))
     return [ceiling(select(groups, False, step), select(groups, True, step)) for step in steps]
 
 
 def curve_rows(by_step: Iterable[Ceiling], layout: Layout) -> Iterator[dict]:
-    """R² of a block over growing train rows, and the limit told from it."""
+    """Yield R² of a block over growing train rows, and the limit estimated at each step."""
     for measured, factor in zip(by_step, layout.factors, strict=True):
         limit = measured.limit or Estimate.exact(float("nan"))
         rows = {"factor": factor, "rows": measured.rows_train, "r2_train": measured.r2_train, "r2": measured.r2}
@@ -165,10 +165,10 @@ def curve_rows(by_step: Iterable[Ceiling], layout: Layout) -> Iterator[dict]:
 
 
 def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
-    """Whether what few rows foretell comes true on many, both of them factors of `curves`; table `agreement`.
+    """Check predictions from few rows against many rows, both of them factors of `curves`; table `agreement`.
 
-    Few rows tell the limit R²_∞ and, by their optimism g = 1 − √(u / u'), the way to it: with n' rows the share of
-    held-out rows that is left is u_∞ / (1 − g n / n'). An interval is that of the limit, about the value foretold.
+    From few rows follow the limit R²_∞ and, by their optimism g = 1 − √(u / u'), the approach to it: with n' rows the
+    unexplained share on held-out rows is u_∞ / (1 − g n / n'). Its interval is that of the limit, shifted there.
     """
     keys = ["model", "split", "block"]
     with_limit = curves.dropna(subset="r2_limit")
@@ -200,7 +200,7 @@ def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
 
 
 def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Iterator[dict]:
-    """R²_lin of a block under one protocol, of all document folds and with each left out: what a jackknife is made of.
+    """Compute R²_lin of a block under one protocol, with all document folds and with each left out, for a jackknife.
 
     A fold is left out of one `side`: `fit`, `score` or `none`.
     """
@@ -228,13 +228,13 @@ def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Ite
 
 
 def jackknife(values: Iterable[float]) -> Estimate:
-    """A number with its interval, from its values in the order of `fold_rows`."""
+    """Estimate a number with its interval from its values in the order of `fold_rows`."""
     value, *without_a_fold = values
     return Estimate.jackknife(value, without_a_fold[:FOLDS], without_a_fold[FOLDS:])
 
 
 def profile_table(folds: pd.DataFrame) -> pd.DataFrame:
-    """Profiles under the protocols that have names: a row a `model`, `protocol` and `block`, `r2` with its interval."""
+    """Tabulate profiles under named protocols: a row per `model`, `protocol` and `block`, `r2` with its interval."""
     rows = []
     for (model, protocol, block), values in folds.groupby(["model", "protocol", "block"], sort=False)["r2"]:
         about = {"model": model, "protocol": protocol, "block": block}

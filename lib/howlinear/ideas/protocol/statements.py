@@ -1,7 +1,7 @@
 """What a profile says under each protocol: a few statements, the verdicts on them, and which choices decide them.
 
-Each is a number of the profile and a threshold. Where the ledger (notebook 13) asks the same, its threshold is the
-ledger's, see `paper/claims.toml`.
+Each compares a number of the profile with a threshold. Where the ledger (notebook 13) makes the same statement, the
+threshold is the ledger's, see `paper/claims.toml`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Statement:
 
     asks: str  # what its number is, in words
     statistic: Callable[[np.ndarray], float]  # profile → that number
-    threshold: float  # what the number must clear
-    above: bool = True  # whether it must lie above the threshold, or below
+    threshold: float  # that the number must clear
+    above: bool = True  # whether the number must lie above the threshold, or below
 
     def holds(self, number: float) -> bool:
         """Whether a number clears the threshold."""
@@ -58,7 +58,7 @@ def statement_table() -> pd.DataFrame:
 
 
 def number_table(universes: pd.DataFrame) -> pd.DataFrame:
-    """The statements' numbers in every universe in which each block of the model has an R²: a row a model and one."""
+    """Compute the statements' numbers in every universe where all blocks have an R²: a row per model and universe."""
     rows = []
     for (model, *levels), profile in universes.groupby(["model", *CHOICES], sort=False):
         if profile["r2"].isna().any():
@@ -73,9 +73,9 @@ def number_table(universes: pd.DataFrame) -> pd.DataFrame:
 
 
 def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
-    """Which verdicts flip over all universes, and which choice alone flips them from the reference; table `flips`.
+    """Find which verdicts flip over all universes, and which choice alone flips them from the reference; table `flips`.
 
-    Of a model with a single block no statement is made that takes two.
+    Statements that need two blocks are not made about a model with a single one.
     """
     rows = []
     for model, mine in numbers.groupby("model", sort=False):
@@ -104,9 +104,9 @@ def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
 
 
 def effect_table(universes: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
-    """How far each choice moves R²_lin of a block from the reference's level, all others as they are; table `effects`.
+    """Measure how far each choice moves R²_lin from the reference's level, all others unchanged; table `effects`.
 
-    The largest change is so in absolute value, and has its sign.
+    The largest change is the largest in absolute value, with its sign.
     """
     rows = []
     keys = ["model", "block", *CHOICES]
@@ -121,20 +121,20 @@ def effect_table(universes: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
 
 
 def order_table(numbers: pd.DataFrame) -> pd.DataFrame:
-    """How often models come in which order by the mean of their profiles; table `orders`."""
+    """Count how often each order of the models by the mean of their profiles occurs; table `orders`."""
     means = numbers.pivot_table(index=CHOICES, columns="model", values="mean", sort=False).dropna()
     orders = means.apply(lambda row: " > ".join(row.sort_values(ascending=False).index), axis=1)
     return orders.value_counts(normalize=True).rename("share").rename_axis("order").reset_index()
 
 
 def lowest_table(numbers: pd.DataFrame) -> pd.DataFrame:
-    """How often each block is its model's least linear; table `lowest_blocks`."""
+    """Count how often each block is the least linear of its model; table `lowest_blocks`."""
     counted = numbers.groupby("model", sort=False)["lowest_block"].value_counts(normalize=True)
     return counted.rename("share").rename_axis(["model", "block"]).reset_index()
 
 
 def verdict_table(folds: pd.DataFrame) -> pd.DataFrame:
-    """Every statement of every model, as of `flip_table`, under each protocol that has a name; table `verdicts`."""
+    """Judge every statement about every model, as in `flip_table`, under each named protocol; table `verdicts`."""
     rows = []
     for (model, protocol), mine in folds.groupby(["model", "protocol"], sort=False):
         # a profile for all folds, then one for each fold that is left out
