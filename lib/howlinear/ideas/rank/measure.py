@@ -1,9 +1,9 @@
-"""What carries a block's R²_lin, measured from all sides at once; the paper's two regimes; tidy tables of many blocks.
+"""What carries a block's R²_lin, by several measures at once; the paper's two regimes; tidy tables of many blocks.
 
-The paper (arXiv 2606.19379, figure 4) tells blocks of high R²_lin apart by the effective rank of their outputs and by
-how far the median feature's R² lies below the pooled one: "broad" ones, and ones concentrated in an outlier. What it
-calls effective rank is a reduced-rank one, the least rank whose map reaches 90 or 95 % of the full R²; ours, the
-participation ratio of the outputs, stands beside it.
+The paper (arXiv 2606.19379, figure 4) divides blocks of high R²_lin by the effective rank of their outputs and by how
+far the median feature's R² lies below the pooled one: "broad" blocks, and blocks concentrated in an outlier. What it
+calls effective rank is the least rank whose map reaches 90 or 95 % of the full R²; we report it next to ours, the
+participation ratio of the outputs.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class RankView:
     columns: dict[str, float | None]
 
     def regime(self, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
-        """Which of the paper's two regimes the block is in; the thresholds are our choice, since the paper names none.
+        """Name the block's regime among the paper's two; the thresholds are our choice, since the paper gives none.
 
         Returns:
-            "below" for R² under `high`, else "broad", "concentrated" (low rank and median far below), or "mixed" where
+            "below" for R² under `high`, else "broad", "concentrated" (low rank and median far below), or "mixed" if
             these two signs disagree.
         """
         if self.r2.value < high:
@@ -84,7 +84,7 @@ class RankView:
 def measure_block(
     block: BlockCapture, ids: Int64[Tensor, "*shape"], counts: Sequence[int], bands: int = 4, heavy: float = 0.01
 ) -> RankView:
-    """Measure a block from all sides."""
+    """Measure what carries a block's R²_lin: features, directions, tokens, and rows."""
     if not 0 < heavy < 1:
         raise InputError(f"the heaviest rows are a share of all between 0 and 1, got {heavy}")
     sample = block.rows()
@@ -154,7 +154,7 @@ def measure_block(
 
 
 def _score_by_own_map(train: Sample, rows: Sample) -> Scored:
-    """Scores of `rows` by the map of sampled train rows; it is taken as given, so intervals see held-out folds only."""
+    """Score `rows` by the map of sampled train rows, taken as given, so that intervals cover held-out folds only."""
     moments = Moments(train.x.shape[1], train.y.shape[1]).update(train.x, train.y)
     return score_rows(fit_folds([moments], refit=False), rows)
 
@@ -164,7 +164,7 @@ Views = Mapping[tuple[str, int], RankView]
 
 
 def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> pd.DataFrame:
-    """Table `blocks` of the results but for `band_shape`: a row a block, the regime by the thresholds of `regime`."""
+    """Make table `blocks` of the results without `band_shape`: a row per block, the regime by `regime`'s thresholds."""
     rows = []
     for (model, block), seen in views.items():
         rows.append({"model": model, "block": block, **seen.columns, "regime": seen.regime(high, few, gap)})
@@ -173,7 +173,7 @@ def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 
 
 
 def loudest_table(views: Views, counts: Sequence[int]) -> pd.DataFrame:
-    """R² of the rest, a row for each of `counts` of features, and of directions, that are left out, loudest first."""
+    """Tabulate R² without the loudest features, or directions, a row for each of `counts` left out."""
     rows = []
     for (model, block), seen in views.items():
         for axis in ("features", "directions"):
@@ -192,7 +192,7 @@ def band_table(views: Views) -> pd.DataFrame:
 
 
 def band_shape(r2: Sequence[float]) -> str:
-    """Which way R² goes over the bands: "falls", "rises", one and "then" the other, or "goes up and down"."""
+    """Describe how R² changes over the bands: "falls", "rises", one and "then" the other, or "goes up and down"."""
     turns = []
     for before, after in pairwise(r2):
         way = "rises" if after > before else "falls"
@@ -202,16 +202,16 @@ def band_shape(r2: Sequence[float]) -> str:
 
 
 def with_band_shapes(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """The blocks and, in column `band_shape`, which way each goes over the bands."""
+    """Add column `band_shape`, how each block's R² changes over the bands."""
     shapes = bands.groupby(["model", "block"])["r2"].agg(lambda r2: band_shape(list(r2))).rename("band_shape")
     return blocks.join(shapes, on=["model", "block"])
 
 
 def single_outputs(block: BlockCapture) -> pd.DataFrame:
-    """R² of every single output of a block and its `share` of their variance, on sampled held-out rows.
+    """Compute R² of every single output of a block and its `share` of their variance, on sampled held-out rows.
 
-    A row a feature and a row a direction, as `axis` says; directions are those of the sampled train outputs, so each is
-    a mixture of features, and the pooled R² is the same. What does not vary is left out.
+    A row is a feature or a direction, as `axis` says; directions are those of the sampled train outputs, so each is a
+    mixture of features, and the pooled R² is the same. Outputs that do not vary are left out.
     """
     sample = block.rows()
     test_rows = sample.select(sample.test)
@@ -226,7 +226,7 @@ def single_outputs(block: BlockCapture) -> pd.DataFrame:
 
 
 def verdict_table(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """Table `verdicts`: what a model's blocks say of the paper's regimes; its picture makes `rho` negative."""
+    """Make table `verdicts`: what a model's blocks say about the paper's regimes, which would make `rho` negative."""
     rows = []
     for model, of_model in blocks.groupby("model", sort=False):
         near_linear = of_model[of_model["regime"] != "below"]
@@ -244,7 +244,7 @@ def verdict_table(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 
 
 def _verdict(regimes: set[str]) -> str:
-    """In words, which regimes the near-linear blocks of a model are in."""
+    """Say in words which regimes the near-linear blocks of a model are in."""
     if not regimes:
         return "no near-linear block"
     if "mixed" in regimes:
@@ -255,7 +255,7 @@ def _verdict(regimes: set[str]) -> str:
 
 
 def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
-    """How many directions each model's maps need, by the paper's measure and by ours, a row a model, named in words.
+    """Tabulate how many directions each model's maps need, by the paper's measure and by ours, a row per model.
 
     NaN where no map explains anything.
     """
@@ -274,7 +274,7 @@ def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
 
 
 def carrier_table(blocks: pd.DataFrame, rest: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """R² without most of what is loud, on frequent and rare tokens, and its rise without rows: means over blocks."""
+    """Average over blocks R² without the loudest outputs, on frequent and rare tokens, and its rise without rows."""
     most = rest["left_out"].max()
     without = {axis: rest[(rest["axis"] == axis) & (rest["left_out"] == most)] for axis in ("features", "directions")}
     means = {
@@ -292,7 +292,7 @@ def carrier_table(blocks: pd.DataFrame, rest: pd.DataFrame, bands: pd.DataFrame)
 
 
 def certainty_table(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """In how many blocks of each model a difference is sure, its two intervals being apart; `bands` with their ends."""
+    """Count, per model, the blocks in which two intervals lie apart; `bands` must have the ends of its intervals."""
     by_block = bands.set_index(["model", "block"])
     frequent, rare = (by_block[by_block["band"] == band] for band in (1, by_block["band"].max()))
     ranks = blocks.set_index(["model", "block"])

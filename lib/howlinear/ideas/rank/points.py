@@ -14,11 +14,11 @@ from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import KEPT
 
 ORDINARY, HEAVY = 120, 80
-"""Held-out rows of a block that are kept of either kind: within `KEPT` median norms, and the heaviest beyond."""
+"""Numbers of held-out rows kept of a block: those within `KEPT` median norms, and the heaviest beyond."""
 
 
 def points_along_first(block: BlockCapture) -> pd.DataFrame:
-    """Held-out outputs beside the line's answers, along the direction in which outputs vary most.
+    """Pair held-out outputs with the line's answers, along the direction in which outputs vary most.
 
     Returns:
         A row a token row: `answer` and `output`, about the mean output and in standard deviations of the outputs along
@@ -29,7 +29,7 @@ def points_along_first(block: BlockCapture) -> pd.DataFrame:
     first = directions[:, -1]
     first = first * first[first.abs().argmax()].sign()  # its sign is the solver's choice
 
-    # the sample is drawn evenly, so massive rows are taken from those that are kept for being so
+    # the sample is drawn evenly and holds few massive rows, so these are taken from the heavy rows kept apart
     sample, heavy = block.rows(), block.heavy_rows().beyond(KEPT)
     median = block.heavy_rows().median
     ordinary = sample.test & (torch.linalg.vector_norm(sample.y, dim=1) <= KEPT * median)

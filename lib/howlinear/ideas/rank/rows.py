@@ -32,7 +32,7 @@ def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], b
 
 
 def planted_block(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_out"], folds: int = 8) -> BlockCapture:
-    """A block made of given rows, as a capture would keep it: what a tool should find in it is then known.
+    """Build a block from given rows, as a capture would keep it, so that the right findings are known.
 
     Every sixteen rows are a sequence, every fourth sequence is held out, and every four sequences make the next fold;
     token ids run over 0 … 6.

@@ -1,7 +1,7 @@
 """What a map leaves unexplained, feature by feature, and statistics of it with their intervals.
 
-R²_lin pools squared errors over features, so what is loud enough decides it alone. A `Score` keeps them apart: then the
-median feature can be asked (arXiv 2606.19379, figure 4), and the loudest features, directions or rows be left out.
+R²_lin pools squared errors over features, so a loud enough feature decides it alone. A `Score` keeps features apart, so
+that the median can be taken (arXiv 2606.19379, figure 4), or the loudest features, directions or rows left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from howlinear.instrument.capture import Sample
 
 @dataclass(frozen=True)
 class Score:
-    """What a map leaves of some rows, per output feature.
+    """What a map leaves unexplained of some rows, per output feature.
 
     Attributes:
         n: number of rows.
@@ -87,7 +87,7 @@ class Scored:
     rescored: dict[int, Score]
 
     def without(self, fold: int) -> Score:
-        """The score without a held-out fold; all of the rows where none of them is in that fold."""
+        """Return the score without a held-out fold, or that of all rows if none of them is in that fold."""
         return self.rescored.get(fold, self.whole)
 
 
@@ -146,12 +146,12 @@ def share_of_error(part: Score, whole: Score) -> float:
 
 
 def rise(part: Score, whole: Score) -> float:
-    """By how much R² on some of the rows lies above R² on others."""
+    """Compute by how much R² of `part` lies above R² of `whole`."""
     return part.r2() - whole.r2()
 
 
 def loudest(train: Sequence[Moments]) -> Int64[Tensor, " d_out"]:
-    """Output features by variance on the train rows, loudest first: held-out rows have no say."""
+    """Order output features by their variance on the train rows, loudest first; held-out rows are not used."""
     squares = sum(moments.syy for moments in train)
     return squares.argsort(descending=True, stable=True)
 

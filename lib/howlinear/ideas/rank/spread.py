@@ -1,7 +1,7 @@
-"""Over how many directions a block's outputs spread, and its linear predictions.
+"""Over how many directions a block's outputs and its linear predictions spread.
 
-The paper (arXiv 2606.19379, figure 4) sets R²_lin against the effective rank of the outputs, the participation ratio of
-the eigenvalues λ of their covariance. Beside it stands the entropy rank of Roy & Vetterli (2007, "The effective rank").
+The paper (arXiv 2606.19379, figure 4) plots R²_lin against the effective rank of the outputs, the participation ratio
+of the eigenvalues λ of their covariance. We add the entropy rank of Roy & Vetterli (2007, "The effective rank").
 """
 
 from __future__ import annotations
