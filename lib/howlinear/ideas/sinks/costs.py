@@ -1,9 +1,9 @@
-"""What a map costs in a block with massive rows, and how much of that is the sinks' doing: five ways to put one there.
+"""What a map costs in a block with massive rows, and how much of that is due to the sinks: five kinds of replacement.
 
-Least squares weighs squares, so a hundred massive rows bend the map of all others. Two remedies are tried apart and
-together: to leave massive rows to the FFN, and to fit the map to ordinary rows alone. Which rows are massive is told by
-the FFN's own output there, so the FFN is computed for all rows: this is an oracle that says where the cost comes from,
-and saves nothing. What can be used needs no FFN: the mean output at position 0, and the ordinary map elsewhere.
+Least squares minimises squared errors, so a hundred massive rows bend the map of all others. Two remedies are tried,
+separately and together: leave massive rows to the FFN, and fit the map to ordinary rows alone. Which rows are massive
+is decided by the FFN's own output, so the FFN is computed for all rows: this oracle shows where the cost comes from,
+but saves nothing. A usable replacement needs no FFN: the mean output at position 0, and the ordinary map elsewhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS = {
     "d": "map of ordinary rows, massive rows left to the FFN",
     "e": "map of ordinary rows, a constant at position 0",
 }
-"""The five ways. Without massive rows b, c and d are a."""
+"""The five kinds of replacement. Without massive rows, b, c and d equal a."""
 
 COLUMNS = [
     *("model", "block", "kind", "massive_rows"),
@@ -46,7 +46,7 @@ COLUMNS = [
 def keep_massive(
     ffn: Callable[[Tensor], Tensor], affine: AffineMap, cut: float, x: Float[Tensor, "*batch d"]
 ) -> Float[Tensor, "*batch d"]:
-    """The FFN's output where its norm is beyond the cut, the map's elsewhere."""
+    """Return the FFN's output where its norm is beyond the cut, the map's elsewhere."""
     y = ffn(x)
     massive = torch.linalg.vector_norm(y.float(), dim=-1, keepdim=True) > cut
     return torch.where(massive, y, affine(x))
@@ -55,7 +55,7 @@ def keep_massive(
 def put_constant_first(
     affine: AffineMap, constant: Float[Tensor, " d"], seq_len: int, x: Float[Tensor, "*batch d"]
 ) -> Float[Tensor, "*batch d"]:
-    """The constant at position 0, the map's output elsewhere; sequences whole, one after the other."""
+    """Return the constant at position 0 and the map's output elsewhere; x holds whole sequences, one after another."""
     y = affine(x)
     first = y.view(-1, seq_len, y.shape[-1])[:, 0]
     first.copy_(constant.to(y).expand_as(first))
@@ -65,7 +65,7 @@ def put_constant_first(
 def swaps(
     model: PreTrainedModel, block: int, seen: Look, constant: Float[Tensor, " d"], seq_len: int
 ) -> dict[str, Callable[[Tensor], Tensor]]:
-    """What is put in a block's place, by the letters of `KINDS`; a and e alone where no row is massive."""
+    """Build the replacements of a block, by the letters of `KINDS`; only a and e if no row is massive."""
     of_all = seen.solved.ceiling.map
     of_ordinary = seen.solved.ordinary.map
     constant_first = partial(put_constant_first, of_ordinary, constant, seq_len)
@@ -84,7 +84,7 @@ def swaps(
 
 
 def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[str, list[int]]:
-    """Model → the blocks that are swapped: those with massive rows, and a few others beside them."""
+    """Model → the blocks to swap: those with massive rows, and a few others for comparison."""
     chosen = {}
     for model, of_model in blocks.groupby("model", sort=False):
         with_massive = of_model[of_model["massive_rows"] > 0]
@@ -100,9 +100,9 @@ def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[
 
 
 def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows, blocks: Iterable[int]) -> pd.DataFrame:
-    """What each way costs in each block, that block alone swapped, on held-out text; table `costs`.
+    """Measure the cost of each replacement in each block, that block alone swapped, on held-out text; table `costs`.
 
-    No row of a model that predicts no next token.
+    A model that predicts no next token has no rows.
     """
     if not is_causal(model):
         return pd.DataFrame(columns=COLUMNS)
@@ -132,7 +132,7 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
 def _rises(
     before: Float[Tensor, "n predicted"], after: Float[Tensor, "n predicted"], fold: Int64[Tensor, " n"]
 ) -> dict[str, float]:
-    """The numbers of one swap, from the losses of every token before and after."""
+    """Compute the numbers of one swap from the losses of every token before and after."""
     rise = (after - before).mean(1).numpy()
     nats = Estimate.jackknife(float(rise.mean()), fold_means(rise, fold.numpy()))
     in_perplexity = change(before.mean(1), after.mean(1), fold)
@@ -146,16 +146,16 @@ def _rises(
 
 
 def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predicted"]:
-    """The losses of all batches; `InputError` if one is not finite."""
+    """Join the losses of all batches; raise `InputError` if one is not finite."""
     losses = torch.cat(parts)
     finite_losses([losses.mean(1)])
     return losses
 
 
 def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """The five costs of each block beside one another, in nats per token; NaN where a way is the same as a.
+    """Put the five costs of each block side by side, in nats per token; NaN where a replacement is the same as a.
 
-    `mended` is the share of a's cost that d does without; NaN where a costs nothing.
+    `mended` is the share of a's cost that d avoids; NaN where a costs nothing.
     """
     index = ["model", "block", "massive_rows"]
     table = costs.pivot_table(index=index, columns="kind", values="nats", sort=False)
@@ -166,7 +166,7 @@ def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_costs(names: Iterable[str], costs: pd.DataFrame) -> str:
-    """One sentence about the models that have no swap cost, being encoders; empty if there is none."""
+    """Say in a sentence which models have no swap cost, being encoders; empty if there are none."""
     missing = [name for name in names if name not in set(costs["model"])]
     if not missing:
         return ""

@@ -1,11 +1,11 @@
-"""Massive rows as a cause: what later blocks and the loss become once a forward pass has them no longer, or elsewhere.
+"""Massive rows as a cause: what becomes of later blocks and of the loss if a forward pass lacks or moves them.
 
-A block writes massive outputs. Blocks after it that are nearly linear may be so because of them, or only beside them.
+A block writes massive outputs. Later blocks that are nearly linear may be so because of them or independently of them.
 So the writer's massive outputs are changed while the model runs: silenced, replaced, scaled, moved to another position.
-A BOS before each sequence and sequences of other lengths change who is first. For each, R²_lin of every block from the
-writer on is measured on the same rows and document folds as before, of all rows and of ordinary ones, and the loss.
+A BOS before each sequence and sequences of other lengths change which token is first. Each intervention is measured by
+the loss and by R²_lin of every block from the writer on, of all rows and of ordinary ones, on the same rows and folds.
 
-To silence a sink damages the model, and damage alone may change R²_lin. The control is as much damage done elsewhere:
+Silencing a sink damages the model, and damage alone may change R²_lin. The control is as much damage done elsewhere:
 noise on the writer's ordinary outputs, of a size found by bisection at which the loss rises by as much.
 """
 
@@ -40,14 +40,14 @@ from howlinear.text.rows import TokenRows, batches, fold_of
 
 NONE, ZERO, NOISE, BOS = "none", "set to zero", "noise, equal loss", "BOS in front"
 
-NEAR = 0.02  # of the loss that noise is to cost: near enough
-LOUDEST = 2.0**12  # medians: noise that is no dearer at this size never will be
+NEAR = 0.02  # tolerance of the search for noise, as a share of the target rise of the loss
+LOUDEST = 2.0**12  # median norms: noise that does not cost enough at this size never will
 
 Which = Callable[[Tensor], Tensor]
-"""Outputs of a block, shape (batch, seq_len, d) → which rows an intervention is about, shape (batch, seq_len)."""
+"""Outputs of a block, shape (batch, seq_len, d) → which rows an intervention changes, shape (batch, seq_len)."""
 
 Change = Callable[[Tensor], Tensor]
-"""Outputs of a block → what is written in their place, both of shape (batch, seq_len, d)."""
+"""Outputs of a block → the outputs that replace them, both of shape (batch, seq_len, d)."""
 
 EFFECTS = [
     *("model", "intervention", "block", "massive_rows"),
@@ -63,29 +63,29 @@ SUMMARY = [
 
 @dataclass(frozen=True)
 class Layout:
-    """Sequences, and where each token of theirs stands in the rows that all interventions share."""
+    """Sequences, and the place of each of their tokens in the rows that all interventions share."""
 
     rows: TokenRows  # what the model reads
-    place: Int64[Tensor, "n seq_len"]  # counted through the shared rows, −1 for a token that is not theirs
-    places: int  # how many the shared rows have
+    place: Int64[Tensor, "n seq_len"]  # index into the shared rows, −1 for a token that is not in them
+    places: int  # how many places the shared rows have
 
     @classmethod
     def of(cls, rows: TokenRows) -> Layout:
-        """The shared rows as they are."""
+        """Lay out the shared rows as they are."""
         places = rows.ids.numel()
         return cls(rows, torch.arange(places).view(rows.ids.shape), places)
 
     def behind(self, token: int) -> Layout:
-        """One token put in front of each sequence, whose last token makes room."""
+        """Put one token in front of each sequence, and drop its last token to make room."""
         ids = _in_front(token, self.rows.ids[:, :-1])
         place = _in_front(-1, self.place[:, :-1])
         return replace(self, rows=replace(self.rows, ids=ids), place=place)
 
     def cut_anew(self, length: int, opening: int) -> Layout:
-        """Sequences `length` / seq_len times as long; those of a document fold lie side by side, so they go on.
+        """Cut sequences `length` / seq_len times as long; a longer one joins neighbours of the same document fold.
 
-        The `opening` that sequences begin with, one token (a BOS) or none, stands once in each new one. Where a
-        sequence behind its opening has no whole pieces of that length, its last few tokens are in none.
+        The `opening` that sequences begin with, one token (a BOS) or none, is put once in front of each new one. If the
+        rest of a sequence does not divide into equal pieces, its last few tokens are dropped.
         """
         n, seq_len = self.rows.ids.shape
         new = n * seq_len // length
@@ -96,12 +96,12 @@ class Layout:
         if opening:
             ids = _in_front(int(self.rows.ids[0, 0]), ids)
             place = _in_front(-1, place)
-        old = torch.arange(new) * length // seq_len  # the sequence that each begins with
+        old = torch.arange(new) * length // seq_len  # the old sequence in which each new one begins
         rows = replace(self.rows, ids=ids, test=self.rows.test[old], fold=self.rows.fold[old])
         return replace(self, rows=rows, place=place)
 
     def batches(self) -> list[Int64[Tensor, " some"]]:
-        """Sequences of one document fold, about `BATCH_TOKENS` of their tokens together."""
+        """Batch sequences of one document fold, about `BATCH_TOKENS` tokens in each batch."""
         return batches(self.rows, max(1, BATCH_TOKENS // self.rows.ids.shape[1]))
 
 
@@ -110,18 +110,18 @@ def _in_front(token: int, values: Int64[Tensor, "n rest"]) -> Int64[Tensor, "n l
 
 
 def opening_of(rows: TokenRows, bos: int | None) -> int:
-    """How many tokens of a BOS every sequence begins with already: 0 or 1."""
+    """Count the BOS tokens that every sequence begins with already: 0 or 1."""
     return int(bos is not None and bool((rows.ids[:, 0] == bos).all()))
 
 
 def bos_of(model: PreTrainedModel) -> int | None:
-    """The token that a tokenizer has for the beginning of a text, of an encoder its class token."""
+    """Return the tokenizer's BOS token or, as for an encoder, its class token; None if it has neither."""
     tokenizer = tokenizer_of(model)
     return tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
 def possible_lengths(model: PreTrainedModel, rows: TokenRows, lengths: Iterable[int]) -> list[int]:
-    """The other lengths of a sequence that the model reads and every document fold of the text fills, ascending."""
+    """Select the other sequence lengths that the model can read and that every document fold fills, ascending."""
     seq_len = rows.ids.shape[1]
     fewest = min(len(members) for test in (False, True) for members in rows.folds(test))
     longest = min(longest_sequence(model) or float("inf"), fewest * seq_len)
@@ -134,7 +134,7 @@ def possible_lengths(model: PreTrainedModel, rows: TokenRows, lengths: Iterable[
 
 
 def even_folds(rows: TokenRows, lengths: Sequence[int]) -> TokenRows:
-    """Rows with as many sequences in each document fold as the longest of these lengths divides; folds side by side."""
+    """Cut each document fold to a whole number of sequences of the longest of these lengths, and sort rows by fold."""
     multiple = max([1, *(length // rows.ids.shape[1] for length in lengths)])
     members = [fold for test in (False, True) for fold in rows.folds(test)]
     return rows.subset(torch.cat([fold[: len(fold) // multiple * multiple] for fold in members]))
@@ -146,7 +146,7 @@ def even_folds(rows: TokenRows, lengths: Sequence[int]) -> TokenRows:
 def changed(
     model: PreTrainedModel, block: int, change: Change, seq_len: int
 ) -> AbstractContextManager[PreTrainedModel]:
-    """Change what a block writes while the context lasts, whatever its inputs."""
+    """Change a block's output in the context, whatever its inputs."""
 
     def write(_: Tensor, y: Tensor) -> Tensor:
         return change(y.reshape(-1, seq_len, y.shape[-1])).reshape(y.shape)  # some models lay all rows in one line
@@ -155,25 +155,25 @@ def changed(
 
 
 def beyond(cut: float) -> Which:
-    """The rows whose output norm is beyond a cut."""
+    """Choose the rows whose output norm is beyond a cut."""
     return lambda y: torch.linalg.vector_norm(y.float(), dim=-1) > cut
 
 
 def at_first(y: Float[Tensor, "batch seq_len d"]) -> Bool[Tensor, "batch seq_len"]:
-    """The rows at position 0, whatever their norm."""
+    """Choose the rows at position 0, whatever their norm."""
     first = torch.zeros(y.shape[:-1], dtype=torch.bool, device=y.device)
     first[:, 0] = True
     return first
 
 
 def partners(values: Tensor) -> Tensor:
-    """Every position's value given to the one half a sequence on, and back; an odd one at the end keeps its own."""
+    """Swap the values of the two halves of each sequence; an odd position at the end keeps its own value."""
     half = values.shape[1] // 2
     return torch.cat([values[:, half : 2 * half], values[:, :half], values[:, 2 * half :]], 1)
 
 
 def changes(which: Which, ordinary_mean: Float[Tensor, " d"]) -> dict[str, Change]:
-    """The interventions on a writer's outputs for some rows, by name; `ordinary_mean` is of its others."""
+    """Make the interventions on a writer's outputs at some rows, by name; `ordinary_mean` is the mean of other rows."""
 
     def write(value: Change, y: Tensor) -> Tensor:
         return torch.where(which(y)[..., None], value(y), y)
@@ -192,7 +192,7 @@ def changes(which: Which, ordinary_mean: Float[Tensor, " d"]) -> dict[str, Chang
 
 
 def add_noise(which: Which, norm: float, seed: int) -> Change:
-    """Gaussian noise on the rows that are not chosen; two of one seed add the same in a pass over the same rows."""
+    """Make a change that adds Gaussian noise to other rows; two of one seed add the same to the same rows."""
     generator = torch.Generator().manual_seed(seed)
 
     def change(y: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
@@ -203,7 +203,7 @@ def add_noise(which: Which, norm: float, seed: int) -> Change:
 
 
 def match(rise: Callable[[float], float], target: float) -> float | None:
-    """The size at which a loss that grows with it rises by `target`, by bisection; None if there is none."""
+    """Find by bisection the size at which a loss that grows with it rises by `target`; None if there is none."""
     low, high = 0.0, 1.0
     while rise(high) < target:
         low, high = high, 2 * high
@@ -227,11 +227,11 @@ class Seen:
     every: Scores  # R²_lin of all rows
     ordinary: Scores  # of the rows that all passes call ordinary
     massive_rows: int  # beyond `MULTIPLE` times the median norm in this very pass
-    mean: Float[Tensor, " d"]  # output of the ordinary rows to fit on
+    mean: Float[Tensor, " d"]  # output of the ordinary training rows
 
 
 def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) -> dict[int, Float[Tensor, " places"]]:
-    """Block → the norm of its output at every place of the shared rows; NaN where a layout has no room for it."""
+    """Block → the norm of its output at every place of the shared rows; NaN at places that a layout leaves out."""
     norms = {block: torch.full((layout.places,), torch.nan) for block in blocks}
 
     def keep(site: Site, _: Tensor, y: Tensor, batch: Tensor, __: Tensor) -> None:
@@ -244,7 +244,7 @@ def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) 
 
 
 class _Block:
-    """What is kept of a block while batches run: moments of ordinary rows by fold, and the few others as they are."""
+    """A block's data collected over batches: moments of ordinary rows by fold, and the few other rows as they are."""
 
     def __init__(self) -> None:
         self.ordinary: dict[tuple[bool, int], Moments] = {}
@@ -277,7 +277,7 @@ class _Block:
 def observe(
     model: PreTrainedModel, layout: Layout, blocks: Sequence[int], ordinary: Bool[Tensor, " places"]
 ) -> dict[int, Seen]:
-    """R²_lin of some blocks in a pass over all rows, of which those at the places `ordinary` are ordinary."""
+    """Measure R²_lin of some blocks in a pass over all rows, given the places that are `ordinary`."""
     kept = {block: _Block() for block in blocks}
 
     def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
@@ -291,7 +291,7 @@ def observe(
 
 @torch.no_grad()
 def place_losses(model: PreTrainedModel, layout: Layout) -> Float[Tensor, " places"]:
-    """The loss of every held-out token of the shared rows, in nats; NaN where it is not predicted."""
+    """Compute the loss of every held-out token of the shared rows, in nats; NaN if it is not predicted."""
     losses = torch.full((layout.places,), torch.nan, dtype=torch.float64)
     with evaluating(model):
         for batch in layout.batches():
@@ -325,19 +325,18 @@ def intervene(
     only: Collection[str] | None = None,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every intervention that the model and the text allow.
+    """Run every intervention that the model and the text allow.
 
-    Rows are ordinary if no block writes a massive output for them, whatever the length of sequences and with a BOS or
-    without, and none is put there by an intervention: they are not where massive outputs are moved to, and begin no
-    sequence of any length. Tokens that some layout has no room for are not among them either, nor is the last of a
-    sequence.
+    Rows are ordinary if no block writes a massive output for them, at any sequence length and with or without a BOS,
+    and no intervention puts one there: massive outputs are not moved to them, and they begin no sequence of any length.
+    Tokens that some layout leaves out, and the last token of a sequence, are excluded too.
 
-    What is changed is by default the massive rows, and then the control is tried as well; `which` chooses others, and
-    `only` some of the changes, the control among them if it names both the zeros and the noise. Lengths that cannot be
-    are left out, and so is a `bos` that sequences begin with.
+    By default the massive rows are changed, and the control is run as well. `which` chooses other rows, without the
+    control, and `only` some of the changes; the control then runs if both the zeros and the noise are named. Impossible
+    lengths are left out, and so is a `bos` that sequences begin with already.
 
     Returns:
-        `effect_table` and `summary_table` of all passes, of the writer and `blocks`, by default all behind it.
+        `effect_table` and `summary_table` of all passes, for the writer and `blocks`, by default all behind it.
     """
     behind = [site.block for site in sites(model) if site.block > writer] if blocks is None else blocks
     numbers = sorted({writer, *behind})
@@ -371,7 +370,7 @@ def intervene(
             passes[intervention] = run(shared, change)
     passes |= {intervention: run(layout) for intervention, layout in layouts.items()}
 
-    # The control: noise that costs as much as to silence the massive rows
+    # The control: noise that costs as much as silencing the massive rows
     if controlled:
 
         def rise(size: float) -> float:
@@ -387,12 +386,12 @@ def intervene(
 
 
 def massive_places(norms: Mapping[int, Float[Tensor, " places"]]) -> Bool[Tensor, " places"]:
-    """The places for which some block writes a massive output."""
+    """Find the places for which some block writes a massive output."""
     return torch.stack([norm > MULTIPLE * norm.nanmedian() for norm in norms.values()]).any(0)
 
 
 def ordinary_places(massive: Bool[Tensor, "n seq_len"], lengths: Sequence[int]) -> Bool[Tensor, " places"]:
-    """The places of rows that are ordinary under every intervention, see `intervene`."""
+    """Find the places of rows that are ordinary under every intervention, see `intervene`."""
     seq_len = massive.shape[1]
     position = torch.arange(seq_len)
     begins = position % min([seq_len, *lengths]) == 0
@@ -401,7 +400,7 @@ def ordinary_places(massive: Bool[Tensor, "n seq_len"], lengths: Sequence[int]) 
 
 
 def effect_table(name: str, passes: Mapping[str, Pass]) -> pd.DataFrame:
-    """What each intervention makes of each block; table `effects`, a row an intervention and block."""
+    """Tabulate the effect of each intervention on each block; table `effects`, a row per intervention and block."""
     before = passes[NONE].seen
     table = []
     for intervention, each in passes.items():
@@ -415,7 +414,7 @@ def effect_table(name: str, passes: Mapping[str, Pass]) -> pd.DataFrame:
 
 
 def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: TokenRows) -> pd.DataFrame:
-    """What each intervention costs and does to the blocks behind the writer; table `interventions`, a row for each."""
+    """Tabulate what each intervention costs and does to the blocks behind the writer; table `interventions`."""
     before = passes[NONE]
     table = []
     for intervention, each in passes.items():
@@ -434,13 +433,13 @@ def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: Toke
 
 
 def tables(found: Iterable[tuple[pd.DataFrame, pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Effects and summaries of several models, each in one table; without rows where there are none."""
+    """Stack effects and summaries of several models, each in one table; without rows if there are none."""
     found = list(found)
     return stack((effects for effects, _ in found), EFFECTS), stack((summary for _, summary in found), SUMMARY)
 
 
 def without(names: Iterable[str], writers: Mapping[str, int]) -> str:
-    """One sentence about the models in which there is nothing to change; empty if there is none."""
+    """Say in a sentence in which models there is nothing to change; empty if there are none."""
     missing = [name for name in names if name not in writers]
     if not missing:
         return ""
@@ -448,6 +447,6 @@ def without(names: Iterable[str], writers: Mapping[str, int]) -> str:
 
 
 def _rise(before: Pass, after: Pass, rows: TokenRows) -> Estimate:
-    """By how much the loss rises, over the held-out tokens that are predicted with and without, paired over folds."""
+    """Estimate the rise of the loss over the held-out tokens that both passes predict, paired over folds."""
     rises = (after.losses - before.losses).view(rows.ids.shape)[rows.test].nanmean(1).numpy()
     return Estimate.jackknife(float(rises.mean()), fold_means(rises, rows.fold[rows.test].numpy()))

@@ -1,11 +1,11 @@
 """R²_lin of a block as rows or features are left out: the heaviest outputs, position 0, rows far out, loud features.
 
 arXiv 2606.19379 finds blocks of high R²_lin and rank 1, and leaves open whether they belong to tokens or to features.
-The curves tell: where a few tokens carry R²_lin, it changes as soon as they are gone, and the features left out of all
-other tokens change nothing; where a few features carry it, it is the other way round. Where one draws the line between
-massive rows and others is a choice, so R²_lin is given for every cut, and the effective share of rows needs none.
+The curves decide: where a few tokens carry R²_lin, it changes as soon as they are gone, and leaving features out of all
+other tokens changes nothing; where a few features carry it, it is the other way round. The cut between massive rows and
+others is a choice, so R²_lin is given for several cuts, and the effective share of rows needs none.
 
-What the columns of recorded tables mean stands in `files/columns.yaml`, here and in the modules beside this one.
+The columns of recorded tables, of this module and its neighbours, are described in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
 BATCH_TOKENS = 1024
-"""In a forward pass, whatever the length of a sequence."""
+"""Tokens in a forward pass, whatever the length of a sequence."""
 
 CUTS = (5.0, 7.0, 10.0, 14.0, 20.0, 28.0, 40.0, 50.0)
-"""Medians beyond which rows are left out, one choice after the other. `instrument.massive` keeps all rows from 5 on,
-and calls them massive from 10 on."""
+"""Cuts, in median norms, beyond which rows are left out. `instrument.massive` keeps all rows from 5 on, and calls them
+massive from 10 on."""
 
 LOUD = 0.01
 """Share of the output features that counts as the loudest: the paper's outlier is one of 768, ours may be a few."""
 
 RANK_ONE = 2.0
-"""Outputs of a lower effective rank are of the rank-1 regime, if the median feature is far below pooled R² as well."""
+"""Outputs of a lower effective rank are in the rank-1 regime if the median feature is also far below pooled R²."""
 
 FAR_BELOW = 0.25
-"""How far that is, as in notebook 04, which calls such blocks concentrated."""
+"""How far below, as in notebook 04, which calls such blocks concentrated."""
 
 
 @dataclass(frozen=True)
 class Rest:
-    """A block without its heaviest rows, in the fit as in the score."""
+    """A block without its heaviest rows, in both the fit and the score."""
 
     left_out: int  # rows of both sides
-    r2: float  # R²_lin of a map of their own, held out
-    of_all: float  # R² on them of the map of all rows; far below 0 where that map serves the others
+    r2: float  # R²_lin of the remaining rows, with a map of their own, held out
+    of_all: float  # R² of the map of all rows on them; far below 0 if that map follows the rows left out
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Look:
         """What carries R²_lin: "tokens", "features", "both" or "neither".
 
         Tokens if it changes by `FEW_ROWS_DECIDE` or more without the massive rows. Features if R²_lin of *ordinary*
-        rows falls by as much without the loudest features: a sink may lie in one feature, and is not one for that.
+        rows falls by as much without the loudest features: a sink may lie in one feature, but belongs to tokens.
         """
         tokens = self.solved.rests_on_massive_rows
         features = self.ordinary.r2 - self.loud.ordinary >= FEW_ROWS_DECIDE
@@ -147,13 +147,13 @@ def look(
 
 
 def heavy_counts(heavy: HeavyRows) -> list[int]:
-    """How many of the heaviest rows to leave out: twice as many each time, all massive ones, and all that were kept."""
+    """Choose how many of the heaviest rows to leave out: powers of two, all massive ones, and all that were kept."""
     doubled = [2**power for power in range(len(heavy).bit_length())]
     return sorted({0, *doubled, len(heavy.beyond()), len(heavy)})
 
 
 def rest(block: BlockCapture, left_out: int, of_all: AffineMap) -> Rest:
-    """A block without its heaviest rows."""
+    """Fit and score a block without its heaviest rows."""
     others = block.without(block.heavy_rows().heaviest(left_out))
     return Rest(left_out, r2=_own_r2(sum(others.train), sum(others.test)), of_all=r2(of_all, sum(others.test)))
 
@@ -164,10 +164,10 @@ def _own_r2(train: Moments, test: Moments) -> float:
 
 
 def carrying_share(block: BlockCapture) -> float:
-    """The effective share of rows that R²_lin is about: (Σe)² / (n Σe²) with e = ‖y − ȳ‖², between 1 / n and 1.
+    """Compute the effective share of rows that R²_lin is about: (Σe)² / (n Σe²) with e = ‖y − ȳ‖², from 1 / n to 1.
 
-    It is 1 where all rows are equally far from the mean output, and k / n where k rows have all of the variance. Heavy
-    rows count as they are, all others by those that were sampled.
+    It is 1 if all rows are equally far from the mean output, and k / n if k rows have all of the variance. Heavy rows
+    are counted one by one, all others are estimated from the sample.
     """
     everything = sum([*block.train, *block.test])
     heavy, sample = block.heavy_rows(), block.rows()
@@ -182,9 +182,9 @@ def carrying_share(block: BlockCapture) -> float:
 
 @torch.inference_mode()
 def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
-    """Block → its rows at position 0 of every sequence.
+    """Collect the rows of each block at position 0 of every sequence.
 
-    A causal model knows nothing there but the first token, so sequences of one token are enough.
+    A causal model sees only the first token there, so sequences of one token are enough.
     """
     ids = rows.ids[:, :1] if is_causal(model) else rows.ids
     listened = sites(model)
@@ -208,9 +208,10 @@ def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
 
 
 def _as_kept(first: HeavyRows, heavy: HeavyRows) -> HeavyRows:
-    """The rows at position 0, of those kept by the capture the very numbers that its moments have.
+    """Replace those rows at position 0 that the capture kept by its own copies, which match its moments exactly.
 
-    A row of a thousand medians taken from moments by another pass's rounding would leave more than ordinary rows weigh.
+    Subtracting from the moments a row of a thousand medians as another pass rounds it would leave an error larger than
+    ordinary rows.
     """
     kept = heavy.position == 0
     x, y = first.x.clone(), first.y.clone()
@@ -219,9 +220,9 @@ def _as_kept(first: HeavyRows, heavy: HeavyRows) -> HeavyRows:
 
 
 def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> dict[int, float]:
-    """R²_lin of the sampled rows without those of highest leverage, the same share of them as `counts` are of all.
+    """Compute R²_lin of the sampled rows without those of highest leverage, the same share of them as `counts` of all.
 
-    Even with none left out it is not that of all rows: it is fitted on fewer.
+    Even with none left out it differs from R²_lin of all rows, since it is fitted on fewer.
     """
     sample = block.rows()
     train = sum(block.train)
@@ -240,7 +241,7 @@ def _moments(sample: Sample, chosen: Tensor) -> Moments:
 
 
 def r2_without_loudest(affine: AffineMap, block: BlockCapture, count: int) -> float:
-    """R² of a map without the output features that are loudest on the train rows: held-out rows have no say in that."""
+    """Compute R² of a map without the output features that are loudest on the train rows (not on held-out rows)."""
     loudness = sum(block.train).syy
     if not 0 <= count < len(loudness):
         raise InputError(f"cannot leave out {count} of {len(loudness)} output features: use 0 to {len(loudness) - 1}")
@@ -289,7 +290,7 @@ def _rank_one(pooled: float, median: float, rank: float) -> bool:
 
 
 def left_out_table(looks: Looks) -> pd.DataFrame:
-    """R²_lin of the rest, as more and more is left out: a row a block, kind of what is left out, and how many."""
+    """Tabulate R²_lin as more and more is left out: a row per block, kind of what is left out, and number."""
     rows = []
     for (model, block), seen in looks.items():
         where = {"model": model, "block": block}
@@ -316,10 +317,10 @@ def cut_table(looks: Looks) -> pd.DataFrame:
 
 
 def depth_table(blocks: pd.DataFrame) -> pd.DataFrame:
-    """What is left of a profile's shape without the massive rows, a row a model.
+    """Tabulate what is left of a profile's shape without the massive rows, a row per model.
 
-    Spread, largest step, and blocks of the rank-1 regime, each of all rows and of ordinary ones; how many blocks have
-    `massive` rows, and in how many R²_lin is `resting` on them.
+    Columns: spread, largest step, and number of blocks in the rank-1 regime, each for all rows and for ordinary ones;
+    how many blocks have `massive` rows, and in how many R²_lin is `resting` on them.
     """
     rows = {}
     for model, of_model in blocks.groupby("model", sort=False):

@@ -1,4 +1,4 @@
-"""A sink, or anything else, planted into a model's block: what the tools should find is then known."""
+"""Sinks and other changes planted into a block of a model, so that the right findings are known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Change = Callable[[Tensor, Tensor], Tensor]
 
 @contextmanager
 def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreTrainedModel]:
-    """Change what a block writes while the context lasts, also where it keeps its FFN in two modules."""
+    """Change a block's output in the context, also if its FFN is spread over two modules."""
     (site,) = sites(model, [block])
     inputs: list[Tensor] = []
 
@@ -43,10 +43,10 @@ def sunk(
     vector: Float[Tensor, " d"],
     marking: int | None = None,
 ) -> Iterator[PreTrainedModel]:
-    """Plant a sink in two steps, as trained models have them: an earlier block marks the token, this one writes.
+    """Plant a sink in two steps, as in trained models: an earlier block marks the token, this one writes.
 
-    The one that marks, `marking`, is by default the block before. Without the mark no line could tell the token from
-    others, and the block would be bent rather than straight.
+    The marking block, `marking`, is by default the one before. Without the mark no line could tell the token from
+    others, and the block would be less linear instead of more.
     """
     marking = block - 1 if marking is None else marking
     with planted(model, marking, sink(mark)), planted(model, block, sink(vector)):
@@ -54,7 +54,7 @@ def sunk(
 
 
 def sink(vector: Float[Tensor, " d"]) -> Change:
-    """The change that adds one vector to the output at position 0 of every sequence."""
+    """Make a change that adds one vector to the output at position 0 of every sequence."""
 
     def add(_: Tensor, y: Tensor) -> Tensor:
         added = y.clone()
@@ -65,9 +65,9 @@ def sink(vector: Float[Tensor, " d"]) -> Change:
 
 
 def answer(direction: Float[Tensor, " d"], threshold: float, vector: Float[Tensor, " d"]) -> Change:
-    """The change that adds one vector to the outputs of rows whose inputs reach far along a direction.
+    """Make a change that adds one vector to the outputs of rows whose inputs reach far along a direction.
 
-    So a block answers to a sink that an earlier one wrote, and is silent where there is none.
+    With it, a block responds to a sink that an earlier one wrote, and to nothing else.
     """
 
     def add(x: Tensor, y: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def answer(direction: Float[Tensor, " d"], threshold: float, vector: Float[Tenso
 
 
 def first_apart(sample: Sample) -> tuple[Float[Tensor, " d"], float]:
-    """The direction in which inputs at position 0 lie apart from the others, and a threshold midway between the two."""
+    """Find the direction that separates inputs at position 0 from the others, and a threshold midway between them."""
     first = sample.position == 0
     direction = sample.x[first].mean(0) - sample.x[~first].mean(0)
     reach = sample.x @ direction

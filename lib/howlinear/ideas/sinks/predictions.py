@@ -1,9 +1,9 @@
-"""What the paper's own values foretell: which of its blocks rest on massive rows, written down before any is run.
+"""Predictions from the paper's own values of which blocks rest on massive rows, written down before any was run.
 
-A sink puts its output into one direction, in a few features. Then pooled R²_lin is high, since the map follows the
-sink; the median feature, which hardly knows of it, stays as bent as the ordinary rows are; and a map of few directions
-does nearly all that the full one does. `paper/published.csv` holds all three for the 36 blocks of GPT-2, Pythia-160m
-and llama-160m. Where the three agree we predict that R²_lin of ordinary rows is lower by more than `FALL`.
+A sink writes its output in one direction, in a few features. Then pooled R²_lin is high, since the map follows the
+sink; the median feature, which the sink hardly affects, stays as nonlinear as the ordinary rows are; and a map of few
+directions does nearly as well as the full one. `paper/published.csv` holds all three for the 36 blocks of GPT-2,
+Pythia-160m and llama-160m. Where the three agree, we predict that R²_lin of ordinary rows is lower by more than `FALL`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from howlinear.core.profile_statistics import FEW_ROWS_DECIDE
 from howlinear.files.published import load_published
 
 HIGH = 0.6
-"""Pooled R² from here on is high; the paper's middle block has 0.665."""
+"""Pooled R² is high from here up; the paper's median block has 0.665."""
 
 LOWER = 0.15
-"""The median feature is far lower from this distance on: a fall beyond `FALL` needs as much of it, and a margin."""
+"""The median feature is far lower from this distance on: a fall beyond `FALL` needs as much, and a margin."""
 
 FEW = 10
-"""So many directions are few, of 768. It is the rank of the map that reaches 90 % of the full one's R², held out; the
-paper's rank for 95 % is not among the published values here."""
+"""At most this many of 768 directions are few. Counted is the rank of the map that reaches 90 % of the full map's R²,
+held out; the paper's rank for 95 % is not among the published values here."""
 
 FALL = FEW_ROWS_DECIDE
 """R²_lin of ordinary rows is predicted to be lower by more than this."""
 
 
 def predictions() -> pd.DataFrame:
-    """What is predicted of every block of the paper: whether it `falls`, the same in words, and what it is told by."""
+    """Predict for every block of the paper whether it `falls`, also in words, with the values that decide it."""
     published = load_published()
     table = published[["model", "block", "r2_lin", "r2_perfeature_median", "rrr_rank90"]].copy()
     table["gap"] = table["r2_lin"] - table["r2_perfeature_median"]
@@ -43,7 +43,7 @@ def predictions() -> pd.DataFrame:
 
 
 def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
-    """Predictions beside what was measured, for those models of a run that are the paper's, a row a block of theirs.
+    """Compare predictions with measurements, for the models of a run that are in the paper, a row per block.
 
     `fell` says whether R²_lin of ordinary rows is lower by more than the threshold, `right` whether that was predicted.
     """
@@ -55,7 +55,7 @@ def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(comparison: pd.DataFrame) -> str:
-    """How the predictions did, in one sentence."""
+    """Say in a sentence how the predictions did."""
     if comparison.empty:
         return "No model of this run is the paper's, so no prediction can be checked."
     predicted = comparison["falls"]
@@ -67,6 +67,6 @@ def sentence(comparison: pd.DataFrame) -> str:
 
 
 def prediction_table(predicted: pd.DataFrame, comparison: pd.DataFrame) -> pd.DataFrame:
-    """Whether each block of the paper is predicted to fall, and fell, where it was run; table `predictions`."""
+    """Tabulate whether each block of the paper is predicted to fall and, if it was run, fell; table `predictions`."""
     fell = comparison[["model", "block", "fell"]].astype({"fell": "boolean"})
     return predicted[["model", "block", "falls"]].merge(fell, "left", ["model", "block"])

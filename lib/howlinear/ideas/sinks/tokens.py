@@ -1,8 +1,8 @@
-"""Which rows are massive: their tokens and positions, their size, their direction, who writes it and who takes it away.
+"""Which rows are massive: their tokens, positions, size and direction, and which blocks write and remove them.
 
-One block writes a massive output on a few tokens, blocks after it let it pass, and a late block takes it away again
-(Sun et al. 2024, "Massive activations in large language models"). What is written and what takes it away point to
-opposite sides, so the sign of the cosine between two blocks' mean massive outputs tells them apart.
+One block writes a massive output on a few tokens, blocks after it let it pass, and a late block removes it again (Sun
+et al. 2024, "Massive activations in large language models"). The outputs that write and remove it point in opposite
+directions, so the sign of the cosine between two blocks' mean massive outputs tells them apart.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from howlinear.ideas.sinks.measure import Looks
 from howlinear.instrument.massive import HeavyRows
 
 ALIGNED = 0.5
-"""Two mean outputs go the same way from this cosine on, and against each other from its negative on; of independent
-directions in 576 dimensions 95 % are within 0.08 of 0."""
+"""Two mean outputs are aligned from this cosine up, and opposed from its negative down; 95 % of independent directions
+in 576 dimensions are within 0.08 of 0."""
 
 
 def massive_table(looks: Looks) -> pd.DataFrame:
-    """How many massive rows there are, where and how large; table `massive`, a row a block that has one."""
+    """Tabulate how many massive rows there are, where and how large; table `massive`, a row per block that has one."""
     rows = []
     for (model, block), massive in _massive_rows(looks).items():
         size = massive.norm / massive.median
@@ -45,7 +45,7 @@ def massive_table(looks: Looks) -> pd.DataFrame:
 
 
 def one_direction(outputs: Float[Tensor, "rows d_out"]) -> float:
-    """Share of Σ‖y‖² in the direction that holds most of it: σ₁² / Σσ² of the rows as they are, not centred."""
+    """Compute the share of Σ‖y‖² in the direction that holds most of it: σ₁² / Σσ² of the uncentred rows."""
     energy = torch.linalg.svdvals(outputs.double()).square()
     return float(energy[0] / energy.sum())
 
@@ -56,7 +56,7 @@ def token_table(
     decode: Mapping[str, Callable[[int], str]],
     most: int = 5,
 ) -> pd.DataFrame:
-    """The `most` frequent tokens that massive rows are of, at position 0 and elsewhere; table `tokens`."""
+    """List the `most` frequent tokens of massive rows, at position 0 and elsewhere; table `tokens`."""
     rows = []
     for (model, block), massive in _massive_rows(looks).items():
         token = ids[model][massive.sequence, massive.position]
@@ -78,13 +78,13 @@ def token_table(
 
 
 def flow_table(looks: Looks) -> pd.DataFrame:
-    """Which blocks write massive outputs and which take them away; table `flow`, a row a block that has some.
+    """Tabulate which blocks write massive outputs and which remove them; table `flow`, a row per block that has some.
 
-    A block can only add to what was written before it, or take it away. So each is compared with its writer: of the
-    blocks before it that take nothing away, the one whose massive outputs, summed, are the largest.
+    A block can only add to what was written before it, or remove it. So each is compared with its writer: among the
+    earlier blocks that remove nothing, the one whose massive outputs have the largest sum.
 
-    Its role: "writes most" (the largest sum of the model), "writes first" (none comes before), "adds" or "takes away"
-    (its cosine with the writer is beyond `ALIGNED`), or "elsewhere".
+    Its role is "writes most" (the largest sum of the model), "writes first" (no writer before it), "adds" or "takes
+    away" (its cosine with the writer is beyond `ALIGNED`), or "elsewhere".
     """
     rows = []
     massive = _massive_rows(looks)
@@ -92,7 +92,7 @@ def flow_table(looks: Looks) -> pd.DataFrame:
         of_model = {block: heavy for (name, block), heavy in sorted(massive.items()) if name == model}
         sums = {block: float(heavy.y.double().sum(0).norm()) for block, heavy in of_model.items()}
         most = max(sums, key=sums.__getitem__)
-        before: list[int] = []  # blocks that take nothing away
+        before: list[int] = []  # earlier blocks that remove nothing
         for block, heavy in of_model.items():
             writer = max(before, key=sums.__getitem__, default=None)
             row = {"model": model, "block": block, "writer": writer}
@@ -111,9 +111,9 @@ def flow_table(looks: Looks) -> pd.DataFrame:
 
 
 def earlier_writers(flow: pd.DataFrame) -> dict[str, int]:
-    """Model → the block in which the massive rows of the one that writes most begin, if that is an earlier one.
+    """Model → the block in which the massive rows of the block that writes most begin, if it is an earlier one.
 
-    From a block to its writer, as long as more than half of its massive rows are massive there already.
+    It is found by going from a block to its writer while more than half of its massive rows are massive there already.
     """
     begins = {}
     for model, of_model in flow.groupby("model", sort=False):
@@ -149,7 +149,7 @@ def _cosine(rows: HeavyRows, others: HeavyRows) -> float:
 
 
 def _share_in(rows: HeavyRows, others: HeavyRows) -> float:
-    """Share of some rows that are among others, by their place in the text."""
+    """Compute the share of `rows` that are among `others`, by their place in the text."""
     longest = int(torch.cat([rows.position, others.position]).max()) + 1
     places = rows.sequence * longest + rows.position
     other_places = others.sequence * longest + others.position
