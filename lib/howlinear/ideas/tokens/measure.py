@@ -1,4 +1,4 @@
-"""Tokens and their contexts: every block split by its token, on every text, as tidy tables."""
+"""Tokens and their contexts: variance within and between tokens for every block and text, as tidy tables."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from howlinear.instrument.token_split import Grouping, token_sums
 from howlinear.text.rows import TokenRows
 
 RARE, FREQUENT = KINDS = ("rare", "frequent")
-"""Held-out rows by how often the train rows have their token: those below the median row, and the others."""
+"""Held-out rows by how often their token occurs in the train rows: those below the median row, and the others."""
 
 TRAINED = "trained"
-"""Weights that tables are made of."""
+"""Name of the weights for which table `tables` is made."""
 
 TRANSFER = [
     *("model", "weights", "block", "corpus", "r2_own", "r2_transferred"),
@@ -34,24 +34,24 @@ TRANSFER = [
 """Columns of what a line loses on another text."""
 
 FIRST = -1
-"""What stands before a sequence, in the place of a token."""
+"""Stands for the token before the first of a sequence."""
 
 
 class Sides:
     """Rows of a block on one text, added up by token."""
 
     def __init__(self, sums: Sequence[TokenSums]):
-        """Take the sums of `groupings`, in their order; those by the token before only if these were asked for."""
+        """Take the sums of `groupings`, in their order; sums by the previous token are optional."""
         self.train, rare, frequent, *self.previous = sums
         self.by_kind = {RARE: rare, FREQUENT: frequent}
         self.held_out = TokenSums.joined(rare, frequent)
         self.maps = fit_folds(list(self.train.rows.values()))
 
     def r2_of(self, fitted: Callable[..., Table], previous: bool = False) -> Estimate:
-        """Held-out R² of a table, with its interval: train folds left out of the fit, others of the score.
+        """Estimate held-out R² of a table, with an interval over train folds (left out of the fit) and held-out folds.
 
-        `fitted` makes it of a train side, as `table_alone` does, with a penalty if given: that of the whole for each
-        refit. With `previous`, rows are added up by the token before.
+        `fitted` makes the table from a train side, as `table_alone` does; refits get the penalty of the whole fit. With
+        `previous`, rows are summed by the token before.
         """
         train, held_out = self.previous if previous else (self.train, self.held_out)
         whole = fitted(train)
@@ -65,7 +65,7 @@ class Sides:
 
 
 def groupings(text: TokenRows, previous: bool) -> list[Grouping]:
-    """What is added up: train rows, rare and frequent held-out rows by token; and both sides by the token before."""
+    """Group train rows, rare and frequent held-out rows by token; and both sides by the `previous` token if asked."""
     train, held_out = Grouping.by_token(text, held_out=False), Grouping.by_token(text, held_out=True)
     seen = torch.bincount(text.ids[~text.test].flatten(), minlength=int(text.ids.max()) + 1)[text.ids]
     rare = seen < seen[text.test].median()
@@ -77,7 +77,7 @@ def groupings(text: TokenRows, previous: bool) -> list[Grouping]:
 def _sides(
     model: PreTrainedModel, text: TokenRows, blocks: Sequence[int], at_once: int, previous: bool
 ) -> Iterator[tuple[int, Sides]]:
-    """Block by block, its sums; so many blocks are held at once, and each such group takes a pass."""
+    """Yield each block with its sums; `at_once` blocks are held in memory together, and share a pass."""
     added = groupings(text, previous)
     for start in range(0, len(blocks), at_once):
         group = blocks[start : start + at_once]
@@ -94,16 +94,16 @@ def survey(
     blocks: Sequence[int],
     at_once: int = 12,
 ) -> dict[str, pd.DataFrame]:
-    """Every block of a model split by its token, on every text; lines are transferred from the first of them.
+    """Split the rows of every block by token, on every text; lines are transferred from the first text to the others.
 
-    Tables call the model `model` and its weights `weights`, `TRAINED` or, say, `fresh`; the sums of as many blocks as
-    `at_once` says are held together.
+    Tables call the model `model` and its weights `weights`, `TRAINED` or e.g. `fresh`; the sums of `at_once` blocks are
+    held in memory together.
 
     Returns:
-        Tables `blocks` and `transfer`; of the first text `kinds`, and `tables` of trained weights.
+        Tables `blocks` and `transfer`; for the first text also `kinds` and, with trained weights, `tables`.
     """
     main = next(iter(texts))
-    maps: dict[int, FoldMaps] = {}  # of the first text: all that is needed of it for the others
+    maps: dict[int, FoldMaps] = {}  # fitted on the first text
     tables: dict[str, list[dict]] = {"blocks": [], "tables": [], "kinds": [], "transfer": []}
     for corpus, text in texts.items():
         for block, side in _sides(loaded, text, blocks, at_once, corpus == main and weights == TRAINED):
@@ -116,13 +116,13 @@ def survey(
             tables["kinds"] += [{**key, "kind": kind} | row for kind, row in _kinds(side)]
             if weights == TRAINED:
                 tables["tables"].append(key | _tables(side))
-    columns = {"transfer": TRANSFER}  # of a single text there is none
+    columns = {"transfer": TRANSFER}  # empty with a single text
     by_block = {name: sorted(rows, key=itemgetter("block")) for name, rows in tables.items()}
     return {name: pd.DataFrame(rows, columns=columns.get(name)) for name, rows in by_block.items()}
 
 
 def _block(side: Sides) -> dict[str, float]:
-    """A block on a text in numbers: the columns of table `blocks`."""
+    """Compute the columns of table `blocks` for a block on a text."""
     train, held_out = side.train, side.held_out
     whole = ceiling(list(train.rows.values()), list(held_out.rows.values()))
     parts = token_split(side.maps.whole, side.maps.refits, held_out)
@@ -149,7 +149,7 @@ def _block(side: Sides) -> dict[str, float]:
 
 
 def _tables(side: Sides) -> dict[str, float]:
-    """Held-out R² of a table, of table and line together, and of the line beside the previous token's table."""
+    """Compute held-out R² of a table, of table and line together, and of the line with the previous token's table."""
     return {
         **side.r2_of(table_alone).columns("r2_table"),
         **side.r2_of(table_and_line).columns("r2_both"),
@@ -158,7 +158,7 @@ def _tables(side: Sides) -> dict[str, float]:
 
 
 def _kinds(side: Sides) -> Iterator[tuple[str, dict[str, float]]]:
-    """Rare and frequent held-out rows, each split by itself: kind; rows, R² about their own mean, and its parts."""
+    """Split rare and frequent held-out rows separately: kind; rows, R² about their own mean, and its parts."""
     for kind, sums in side.by_kind.items():
         if not sums.rows:  # every token is as frequent as the others
             continue
@@ -168,7 +168,7 @@ def _kinds(side: Sides) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _transfer(of_main: FoldMaps, side: Sides) -> dict[str, float]:
-    """What a text's own line explains of it, what another text's does, and where the difference lies."""
+    """Compare how much of a text its own line and the line of another text explain, and where the difference lies."""
 
     def losses(own: AffineMap, other: AffineMap, held_out: TokenSums) -> tuple[float, float]:
         at_home, abroad = split(own, held_out), split(other, held_out)

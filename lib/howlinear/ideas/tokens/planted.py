@@ -1,11 +1,11 @@
-"""Blocks of which it is known what their token decides: a table, a line, and both.
+"""Planted blocks in which it is known what the token decides: a table, a line, and both.
 
-The input is x = e_t + c, an embedding of the token and a context that no token knows, and the output
+The input is x = e_t + c, an embedding of the token plus a context independent of it, and the output
 
     y = √table · h_t + √line · x / √2 + √noise · ε,    table + line + noise = 1,
 
-with e, h, c and ε uncorrelated and of variance 1 in each feature. Half of what the line makes is the token's, so the
-token share is s = table + line / 2. The line through x follows its own part alone and all of that:
+with e, h, c and ε uncorrelated and of variance 1 in each feature. Half of the line's variance is due to the token, so
+the token share is s = table + line / 2. The line fitted to x explains all of its own part and nothing else:
 R²_between = line / 2 s, and R²_within = line / 2 (1 − s).
 """
 
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
     @property
     def truth(self) -> dict[str, float]:
-        """What there is to be found."""
+        """The true values."""
         share = self.table + self.line / 2
         within = self.line / 2 / (1 - share)
         return {"token_share": share, "r2_between": self.line / 2 / share, "r2_within": within}
@@ -40,13 +40,13 @@ CASES = {"a table, no line": Case(0.9, 0.0), "a line, no table": Case(0.0, 0.8),
 
 
 def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, width: int = 6) -> list[TokenSums]:
-    """Rows of a planted block whose tokens are all equally frequent, added up by token: to fit on, and held out."""
+    """Draw rows of a planted block with equally likely tokens, summed by token: a train side and a held-out side."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    # e and h of mean 0 and variance 1 over the vocabulary, and no feature of one along a feature of the other
+    # e and h have mean 0 and variance 1 over the vocabulary, and all their features are uncorrelated
     columns = torch.cat([torch.ones(types, 1, dtype=torch.float64), normal(types, 2 * width)], 1)
     _, embedding, of_token = (torch.linalg.qr(columns).Q * types**0.5).split([1, width, width], 1)
     token = torch.randint(types, (rows,), generator=generator)
@@ -65,7 +65,7 @@ def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, widt
 
 
 def planted_table(seed: int = 0) -> pd.DataFrame:
-    """What is planted and what is found: a row a case and quantity."""
+    """Compare planted with found values: a row per case and quantity."""
     rows = []
     for name, case in CASES.items():
         train, held_out = plant(case, seed)

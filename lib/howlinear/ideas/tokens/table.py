@@ -1,18 +1,18 @@
-"""A table with an entry for every token, alone and beside a line, in closed form.
+"""A table with an entry for every token, alone and together with a line, in closed form.
 
-Both are one ridge regression, whose penalty is on the table and not on the line:
+Both are one ridge regression, with a penalty on the table but not on the line:
 
     argmin Σ ‖y − xW − b − α_t‖² + λ Σ_t ‖α_t‖²,    α_t = n_t / (n_t + λ) · (ȳ_t − x̄_t W − b).
 
-A token that the fit has not seen has α = 0, and the line alone. λ is what makes α_t the best linear guess at a token's
-effect: the variance of what is left within tokens over that between them (Robinson 1991, "That BLUP is a good thing").
-Pairs of occurrences in different train folds give it, λ = (1 − v) / v with the share v of `core.token_split`.
-
-Put into the sum, α leaves W a regression on rows whose token means count less, by w_t = n_t² / (n_t + λ):
+A token that the fit has not seen has α = 0, so only the line applies. λ makes α_t the best linear predictor of a
+token's effect: it is the variance of residuals within tokens over that between them (Robinson 1991, "That BLUP is a
+good thing"). It is estimated from pairs of occurrences in different train folds, λ = (1 − v) / v with the share v of
+`core.token_split`. Inserting α into the sum leaves, for W, a regression on rows whose token means count less, by
+w_t = n_t² / (n_t + λ):
 
     Σ (x − x̃)(x − x̃)ᵀ − Σ_t w_t (x̄_t − x̃)(x̄_t − x̃)ᵀ,    x̃ = Σ_t c_t x̄_t / Σ_t c_t,    c_t = n_t − w_t,
 
-and so on with y. Without penalty it is the regression within tokens, with an infinite one the line alone.
+and likewise for y. Without a penalty it is the regression within tokens, with an infinite one the line alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Table:
     penalty: float  # λ
 
     def r2(self, held_out: TokenSums) -> float:
-        """R² on other rows; a token without an entry has the line alone."""
+        """Compute R² on other rows; for a token without an entry, only the line applies."""
         missed = sum(self.errors(held_out).values())
         squares = float(output_squares(all_rows(held_out)))
         return 1 - missed / squares
@@ -75,14 +75,14 @@ def _errors(line: AffineMap, side: TokenSums) -> Float[Tensor, "k d_out"]:
 
 
 def penalty(share: float) -> float:
-    """λ = (1 − v) / v: infinite where nothing, or nothing that can be told, lies between tokens."""
+    """Compute λ = (1 − v) / v: infinite if no variance between tokens can be detected."""
     if not share > 0:
         return torch.inf
     return max(1 - share, 1e-4) / share
 
 
 def table_alone(train: TokenSums, of_table: float | None = None) -> Table:
-    """A table and no line: every token's mean, drawn towards that of all rows, by a penalty given or the rows' own."""
+    """Fit a table without a line: every token's mean, shrunk to that of all rows by a given or estimated penalty."""
     mean = AffineMap.constant(all_rows(train))
     if of_table is None:
         of_table = penalty(split(mean, train).token_share)
@@ -90,7 +90,7 @@ def table_alone(train: TokenSums, of_table: float | None = None) -> Table:
 
 
 def table_and_line(train: TokenSums, of_table: float | None = None) -> Table:
-    """A table and a line, fitted together, by the penalty given or by what the line alone leaves."""
+    """Fit a table and a line together, by a given penalty or one estimated from the residuals of the line alone."""
     if of_table is None:
         line, _ = fit(all_rows(train))
         of_table = penalty(split(line, train).error_share)
@@ -108,7 +108,7 @@ def _with_entries(line: AffineMap, train: TokenSums, of_table: float) -> Table:
 
 
 def _with_lighter_means(train: TokenSums, of_table: float) -> Moments:
-    """Moments of rows whose token means count less by w_t: what W is fitted to beside a table of this penalty."""
+    """Compute moments of rows whose token means count less by w_t, to which W is fitted given a table's penalty."""
     sum_x, rows = by_type(train.sum_x, train)
     sum_y, _ = by_type(train.sum_y, train)
     mean_x = sum_x / rows[:, None]
@@ -142,7 +142,7 @@ def _with_lighter_means(train: TokenSums, of_table: float) -> Moments:
 
 
 def of_inputs(side: TokenSums) -> TokenSums:
-    """The same rows with their inputs as outputs too: what the token decides of x, asked in the same way."""
+    """Copy the sums with inputs as outputs too, to ask in the same way what the token decides of x."""
     return replace(
         side,
         sum_y=side.sum_x,

@@ -1,7 +1,8 @@
-"""A line fitted over the vocabulary: every token once and by itself, weighted by how often a text has it.
+"""A line fitted over the vocabulary: every token once, as a sequence of its own, weighted by its count in a text.
 
-If a row is its token and no more, a text has no other rows than these, and least squares with the tokens' frequencies
-for weights is the line that ever more rows of the text tend to. Its R² needs no held-out rows: nothing was drawn.
+If a row depended on its token alone, a text would have no other rows than these, and least squares weighted by the
+tokens' frequencies would be the limit of lines fitted to ever more rows of the text. Its R² needs no held-out rows,
+since nothing is sampled.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BATCH = 1_024  # sequences of one token in a pass
 
 
 def weighted_moments(x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"], weight: Int64[Tensor, " n"]) -> Moments:
-    """Moments of rows that count `weight` times each."""
+    """Compute moments of rows that count `weight` times each."""
     x, y, weight = x.double(), y.double(), weight.double()
     total = weight.sum()
     mean_x, mean_y = weight @ x / total, weight @ y / total
@@ -50,9 +51,9 @@ def vocabulary_moments(
 
 
 def vocabulary_table(model: PreTrainedModel, text: TokenRows, much: TokenRows, blocks: list[int]) -> pd.DataFrame:
-    """Lines over the vocabulary, its tokens counted in `much` of a text, beside those fitted to and scored on its rows.
+    """Compare lines over the vocabulary, its tokens counted in `much`, with lines fitted to and scored on the text.
 
-    The truth lies between R² of the text's own line on held-out rows and on those of the fit.
+    The true R² lies between that of the text's own line on held-out rows and on the rows of the fit.
     """
     token, count = much.ids.unique(return_counts=True)
     of_vocabulary = vocabulary_moments(model, token, count, blocks)
