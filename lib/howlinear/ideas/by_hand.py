@@ -1,6 +1,6 @@
-"""What the pictures of notebook 00 are drawn from: a cloud of rows with its line, and a toy neuron.
+"""The data of notebook 00's figures: a cloud of rows with its line, and a toy neuron.
 
-The method itself is not here: it stands in the notebook, in thirty lines of torch.
+The method itself is in the notebook, in thirty lines of torch.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from howlinear.errors import InputError
 SLICES = 10
 POINTS = 99
 QUANTILES = norm.ppf((np.arange(POINTS) + 0.5) / POINTS)
-"""Points that lie as a normal distribution of mean 0 and standard deviation 1 does, without its chance."""
+"""Quantiles of the standard normal distribution at evenly spaced probabilities: a sample without noise."""
 
 
 def cloud(
     across: Float[Tensor, "n 1"], up: Float[Tensor, "n 1"], line: Float[Tensor, "n 1"], most: int = 1_000
 ) -> pd.DataFrame:
-    """Rows as points of a scatter, and their slices: ten of equally many rows, from left to right.
+    """Tabulate rows as points of a scatter plot, in ten slices of equally many rows from left to right.
 
     Returns:
-        A row a point: `across`, `up`, `line`; and of its slice `middle` and `mean`, the mean place across and up.
+        A row per point: `across`, `up`, `line`; and of its slice, `middle` and `mean`, the means of `across` and `up`.
     """
     if len(across) < SLICES:
         raise InputError(f"{len(across)} rows for {SLICES} slices: give more rows")
@@ -43,11 +43,11 @@ def cloud(
 
 @dataclass(frozen=True)
 class Toy:
-    """A neuron with one input, and the best line through what it does.
+    """A neuron with one input, and the best line through its outputs.
 
     Attributes:
-        points: a row a point: `x`, `y` and `line`.
-        r2: share of the variance of y that the line explains, of these points.
+        points: a row per point: `x`, `y` and `line`.
+        r2: share of the variance of y that the line explains, over these points.
     """
 
     points: pd.DataFrame
@@ -55,10 +55,10 @@ class Toy:
 
 
 def toy_neuron(bend: float, width: float, centre: float = 0.0) -> Toy:
-    """The neuron y = x / (1 + exp(−bend · x)) on inputs from a normal distribution.
+    """Evaluate the neuron y = x / (1 + exp(−bend · x)) on inputs from a normal distribution.
 
     The function is Swish (Ramachandran et al. 2017, "Searching for activation functions"): without bend it is the line
-    x / 2, with bend 1 the SiLU of llama, with 1.7 nearly GELU, and with ever more of it ReLU.
+    x / 2, with bend 1 the SiLU of llama, with 1.7 nearly GELU, and with ever more bend it tends to ReLU.
     """
     if bend < 0 or width <= 0:
         raise InputError(f"bend {bend}, width {width}: give a bend of 0 or more and a width above 0")

@@ -1,6 +1,6 @@
 """How much of a block is a straight line: the tables of notebook 02.
 
-What the instrument measures of one model at a time stands here side by side, a row a block and model.
+They put the instrument's measurements of single models side by side, with a row per block and model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from howlinear.instrument.profile import Profile
 
 
 def null_rule(train: Moments, scored: Mapping[str, Moments], thresholds: Sequence[float]) -> pd.DataFrame:
-    """What becomes of a fit, and of R² on each of `scored`, as the rule for null directions moves."""
+    """Vary the threshold for null directions, and tabulate the fit and its R² on each of `scored`."""
     rows = []
     for threshold in thresholds:
         affine, rank = fit(train, null=threshold)
@@ -36,7 +36,7 @@ def null_rule(train: Moments, scored: Mapping[str, Moments], thresholds: Sequenc
 
 
 def order_of_magnitude(errors: Mapping[str, float], least: float, most: float) -> pd.Series:
-    """Errors to the nearest power of ten between two bounds: no other digit would another processor find too."""
+    """Round errors to the nearest power of ten between two bounds: other digits depend on the processor."""
     exponents = np.log10(pd.Series(errors, dtype=float).clip(least, most))
     return 10.0 ** exponents.round()
 
@@ -50,7 +50,7 @@ def measure_blocks(
     untrained: Mapping[str, Baseline],
     costs: Mapping[str, Mapping[int, Change]],
 ) -> pd.DataFrame:
-    """R²_lin of every block, before and after training, its spread over folds, and what a swap costs: a row a block."""
+    """Tabulate R²_lin of every block, before and after training, its spread over folds, and the cost of a swap."""
     tables = []
     for model, profile in profiles.items():
         table = replace(profile, costs=costs.get(model, {})).to_frame().drop(columns=["corpus", "site", "inputs"])
@@ -70,7 +70,7 @@ def measure_blocks(
 def describe_models(
     profiles: Mapping[str, Profile], untrained: Mapping[str, Baseline], blocks: pd.DataFrame
 ) -> pd.DataFrame:
-    """What is known of each model as a whole: a row a model."""
+    """Describe each model as a whole, in a row per model."""
     of_model = dict(list(blocks.groupby("model", sort=False)))
     return pd.DataFrame(
         {
@@ -88,10 +88,10 @@ def describe_models(
 
 
 def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
-    """What the profiles show: a row a model.
+    """Summarise what the profiles show, in a row per model.
 
-    Before training a block counts as halfway between held-out and in-sample R²; `fresh ±` is half of the widest such
-    bracket, and `fresh spread` the highest less the lowest block.
+    An untrained block is taken as halfway between held-out and in-sample R²; `fresh ±` is half of the widest such
+    bracket, and `fresh spread` is the highest minus the lowest block.
     """
     rises_and_falls = models.set_index("model")["rises_and_falls"]
     rows = {}
@@ -112,7 +112,7 @@ def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare_profiles(blocks: pd.DataFrame) -> pd.DataFrame:
-    """How alike the profiles of every two models of one depth are: table `likeness`, a row a pair."""
+    """Compare the profiles of every two models of one depth: table `likeness`, a row per pair."""
     curves = {model: own["r2"].reset_index(drop=True) for model, own in blocks.groupby("model", sort=False)}
     rows = []
     for (model, a), (other, b) in combinations(curves.items(), 2):

@@ -10,7 +10,7 @@ from howlinear.instrument.capture import BlockCapture, describe
 
 
 def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.DataFrame:
-    """What the rows that go into every block are like: `width`, and what `capture.describe` says."""
+    """Describe the input rows of every block: `width`, and the columns of `capture.describe`."""
     rows = []
     for model, blocks in captures.items():
         for block, kept in blocks.items():
@@ -20,7 +20,7 @@ def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.Da
 
 
 def null_directions(inputs: pd.DataFrame) -> pd.DataFrame:
-    """How far apart the two smallest eigenvalues of the inputs' correlation matrix are, over the largest one."""
+    """Compare the two smallest eigenvalues of the inputs' correlation matrix, as shares of the largest one."""
     by_model = inputs.groupby("model", sort=False)
     return pd.DataFrame(
         {
@@ -33,7 +33,7 @@ def null_directions(inputs: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(inputs: pd.DataFrame) -> pd.DataFrame:
-    """The inputs of a model in three numbers: a row a model."""
+    """Summarise the inputs of each model in three numbers, in a row per model."""
     by_model = inputs.groupby("model", sort=False)
     return pd.DataFrame(
         {
