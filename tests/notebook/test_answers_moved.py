@@ -99,7 +99,7 @@ TURNS = [
     ("12_sinks", [keep("planted_costs", False)], "R2 Q3"),
     ("12_sinks", [put("planted_costs", "kind == 'e'", nats=9.0)], "Q3"),
     ("12_sinks", [put("planted", effective_rank_ordinary=1.1)], "Q1"),
-    ("12_sinks", [put("predictions", "falls", fell=True)], "A8 Q4"),
+    ("12_sinks", [put("predictions", "falls", fell=True)], "A10 Q4"),
     ("12_sinks", [put("blocks", f"{GPT2} and block == 3",
      massive_rows=9000, r2_ordinary=0.1, fall=0.5, carried_by="tokens")], "A0"),
     ("12_sinks", [put("blocks", f"{GPT2} and block == 3", cuts_deciding=8)], "A5"),
