@@ -52,7 +52,7 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
     right.plot([], [], "s--", color=style.ACCENT, label="effective rank")  # for the legend
     _steps(right, float(course["step"].max()))
     right.set(xlabel="step", ylabel="nats per token")
-    right.legend(loc="lower left")
+    right.legend(loc="center left")
     ranks = right.twinx()
     ranks.plot(course["step"], course["rank"], "s--", color=style.ACCENT)
     ranks.set(ylabel="effective rank of the outputs", ylim=(0, None))
