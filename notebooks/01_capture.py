@@ -107,11 +107,11 @@ def remember(site, x, y):
 
 # %% tags=["nbval-check-output"]
 from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import whole
+from howlinear.models.ffn_sites import ffn_module
 
 seen = {}
 few = rows.ids[:4]
-ffn = whole(model, sites[block])  # one module, or two layers with the activation between them
+ffn = ffn_module(model, sites[block])  # one module, or two layers with the activation between them
 with torch.inference_mode():
     before = model(few)[0]  # logits; of an encoder, the residual stream behind its last layer
     with hooked(hl.sites(model, [block]), remember):

@@ -166,7 +166,7 @@ print("width", width, "·", sampled, "rows per block")
 from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls import measure
 from howlinear.instrument.baseline import baseline
-from howlinear.models.ffn_sites import whole
+from howlinear.models.ffn_sites import ffn_module
 from howlinear.models.units import take_apart
 
 ffns = {}
@@ -176,8 +176,8 @@ closed = {}
 most = most_rows or 4 * run.rows
 for name, model in language_models.items():
     fresh = hl.untrained(model)
-    ffns[name] = {site.block: whole(model, site) for site in hl.sites(model)}
-    fresh_ffns = {site.block: whole(fresh, site) for site in hl.sites(fresh)}
+    ffns[name] = {site.block: ffn_module(model, site) for site in hl.sites(model)}
+    fresh_ffns = {site.block: ffn_module(fresh, site) for site in hl.sites(fresh)}
     measured.append(measure.controls(name, blocks[name], ffns[name], fresh_ffns))
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
     baselines[name] = [baseline(model, text, seed, first=min(run.rows, most)) for seed in range(seeds)]

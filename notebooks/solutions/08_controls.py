@@ -22,7 +22,7 @@ from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls import measure
 from howlinear.ideas.controls.inputs import Colour, recolour
 from howlinear.ideas.controls.weights import respond, sample_ceiling
-from howlinear.models.ffn_sites import whole
+from howlinear.models.ffn_sites import ffn_module
 from howlinear.models.units import take_apart
 from howlinear.notebook.run import start
 
@@ -31,7 +31,7 @@ first = next(iter(run.models))
 language_models = {first: run.model(first)}
 captures = {first: run.capture(first)}
 blocks = {first: captures[first].blocks}
-ffns = {first: {site.block: whole(language_models[first], site) for site in hl.sites(language_models[first])}}
+ffns = {first: {site.block: ffn_module(language_models[first], site) for site in hl.sites(language_models[first])}}
 numbers = list(blocks[first])
 middle = numbers[len(numbers) // 2]
 captured, ffn = blocks[first][middle], ffns[first][middle]

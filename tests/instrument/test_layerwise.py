@@ -274,4 +274,4 @@ def test_quantised_weights_do_not_stay_in_their_files(place, tmp_path, monkeypat
     plain = small("llama")
     monkeypatch.setattr(layerwise, "load_model", lambda *_, **__: plain)
     with pytest.warns(UserWarning, match="not measured layer by layer"):
-        assert layerwise.opened(folder) is plain
+        assert layerwise.open_model(folder) is plain

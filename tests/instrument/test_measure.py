@@ -166,8 +166,8 @@ def test_a_profile_says_what_more_rows_would_do():
     assert "(+0.100)" in short
     assert "too few" not in with_limits((0.5, 0.0005, 0.504)).outlook  # what two decimals do not show
     assert "too few to trust" in with_limits((0.5, 0.0005, 0.506)).outlook
-    untold = with_limits((0.5, 0.05, 0.52), (-0.9, 0.5, None)).outlook
-    assert "too few to say what R²_lin tends to in block 1; elsewhere" in untold
+    unrecorded = with_limits((0.5, 0.05, 0.52), (-0.9, 0.5, None)).outlook
+    assert "too few to say what R²_lin tends to in block 1; elsewhere" in unrecorded
     assert with_limits((0.5, 0.05, None)).outlook.endswith("with more rows, in any block")
 
 

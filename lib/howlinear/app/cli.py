@@ -838,7 +838,7 @@ def read_inputs(
 ) -> tuple[PreTrainedModel, Corpus]:
     """Load the model onto its device, and the text with the model's tokenizer."""
     from howlinear.instrument.distributed import place
-    from howlinear.instrument.layerwise import opened
+    from howlinear.instrument.layerwise import open_model
 
     hide_bars()
     device = place(reading.device)
@@ -847,7 +847,7 @@ def read_inputs(
             where = reading.device_map or {"": device}
             loaded = hl.load_model(model, dtype=reading.dtype, device_map=where, sites=reading.sites, bits=reading.bits)
         else:
-            loaded = opened(model, layerwise, reading.dtype, reading.sites, device)
+            loaded = open_model(model, layerwise, reading.dtype, reading.sites, device)
     return loaded, hl.load_corpus(corpus, loaded, reading.text_column, reading.documents)
 
 

@@ -169,8 +169,8 @@ def figures(
     del texts  # they may be large, and the notebooks take long
     content = {
         "extends": str(base),
-        "models": [settings.whole(model)],
-        "corpora": list(cut) or [text if text in settings.BUILT_IN else settings.whole(text) for text in corpora],
+        "models": [settings.full_path(model)],
+        "corpora": list(cut) or [text if text in settings.BUILT_IN else settings.full_path(text) for text in corpora],
     }
     written = _write_run_profile(out, content, force)
     for path, table in cut.items():

@@ -22,7 +22,7 @@ from howlinear.core import intervals
 from howlinear.core.ceilings import decompose, outputs_vary
 from howlinear.core.moments import Folds, Moments, effective_rank
 from howlinear.errors import InputError
-from howlinear.instrument.brought import rows_of
+from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.models.calls import input_of, stream_of
@@ -213,7 +213,7 @@ def capture(
     Args:
         model: the model; left exactly as it was.
         rows: sequences with their split and folds; padding is left out throughout. Or anything that makes such rows: a
-            text, token ids, what a tokenizer returns (`brought.rows_of`).
+            text, token ids, what a tokenizer returns (`as_rows.rows_of`).
         blocks: which blocks, or which one; all by default.
         sample: how many rows to keep as they are, drawn without replacement.
         seed: seed of that draw.

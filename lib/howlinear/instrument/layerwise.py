@@ -52,7 +52,7 @@ process has its own and a packed copy, and the receiver has those received, unpa
 # --- Which models
 
 
-def opened(
+def open_model(
     name: str | Path,
     layerwise: bool | None = None,
     dtype: str | torch.dtype | None = None,
@@ -88,13 +88,13 @@ def opened(
         warnings.warn(f"not measured layer by layer: {reason}", stacklevel=3)
         return load_model(name, dtype=dtype, sites=sites).to(device)
     except InputError as reason:
-        return _whole(name, reason, dtype, sites, device)
+        return _load_if_room(name, reason, dtype, sites, device)
     if excess is not None:
         warnings.warn(f"{excess}: measured layer by layer", stacklevel=3)
     return model
 
 
-def whole(model: PreTrainedModel, reason: InseparableError) -> PreTrainedModel:
+def load_whole(model: PreTrainedModel, reason: InseparableError) -> PreTrainedModel:
     """Load the whole model into memory, if it fits, since its layers cannot be called one by one.
 
     Raises:
@@ -104,10 +104,10 @@ def whole(model: PreTrainedModel, reason: InseparableError) -> PreTrainedModel:
         warnings.warn(f"not measured layer by layer: {reason}", stacklevel=3)
         return model
     noted = getattr(model.config, "howlinear_sites", None)
-    return _whole(model.name_or_path, reason, model.dtype, noted, model.howlinear_shards.device)
+    return _load_if_room(model.name_or_path, reason, model.dtype, noted, model.howlinear_shards.device)
 
 
-def _whole(
+def _load_if_room(
     name: str | Path, reason: InputError, dtype: str | torch.dtype | None, sites: str | None, device: str
 ) -> PreTrainedModel:
     excess = _excess(name, dtype)

@@ -10,10 +10,10 @@ import torch
 
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
-from howlinear.instrument.brought import rows_of
+from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.distributed import capture_together, check_same_rows, current_group, gather, gather_blocks
-from howlinear.instrument.layerwise import measure_layers, opened, whole
+from howlinear.instrument.layerwise import load_whole, measure_layers, open_model
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, defined, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
@@ -54,7 +54,7 @@ def measure(
             evaluation mode, and left as it was.
         corpus: a text by name or path, strings, a data set, a corpus, packed rows; token ids of shape
             (n_sequences, seq_len), each row its own document; what a tokenizer or image processor returns, keyword →
-            tensor (padding is left out, see `rows.ModelInputs`), or a `DataLoader` of these (`brought.rows_of`).
+            tensor (padding is left out, see `rows.ModelInputs`), or a `DataLoader` of these (`as_rows.rows_of`).
         rows: tokens in all, a quarter of them held out; 20,000 by default. With a tolerance, the most that may be used;
             1,310,720 by default, or what the corpus has. Token ids and other inputs than text are used whole.
         seq_len: tokens in a sequence.
@@ -96,8 +96,8 @@ def measure(
     if isinstance(model, str | Path):
         if layerwise is None:
             layerwise = True if work is not None else (None if possible else False)
-        model = opened(model, layerwise)
-        layerwise = False  # unless its weights stay on disk; if they had to be loaded, `opened` has warned
+        model = open_model(model, layerwise)
+        layerwise = False  # unless its weights stay on disk; if they had to be loaded, `open_model` has warned
     model = model_of(model, on_disk=True)
     layerwise = layerwise or is_on_disk(model)
     if work is not None and not layerwise:
@@ -130,7 +130,7 @@ def measure(
         try:
             return measure_layers(model, packed, blocks, batch_size, site, swap, work, progress)
         except InseparableError as reason:
-            model = whole(model, reason)
+            model = load_whole(model, reason)
     confidence = CONFIDENCE if tolerance is None else look_confidence(len(looks))
 
     losses = HeldOutLosses(model, packed)

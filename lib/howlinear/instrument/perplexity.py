@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
-from howlinear.instrument.brought import gathered, is_text, rows_of
+from howlinear.instrument.as_rows import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import running
 from howlinear.models.layerwise import predictions
@@ -48,7 +48,7 @@ def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> f
     Args:
         model: a causal language model, or its name.
         text: a text, a corpus or rows, whose held-out part counts, without padding; or token ids or a tokenizer's
-            output, all of which count (`brought.rows_of`).
+            output, all of which count (`as_rows.rows_of`).
         batch_size: sequences in a forward pass.
         **rows: of a text or a corpus, passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the text.
 

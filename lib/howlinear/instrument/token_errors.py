@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
-from howlinear.instrument.brought import rows_of
+from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.measure import ROWS, measure
 from howlinear.instrument.profile import Profile

@@ -19,7 +19,7 @@ from howlinear.errors import InputError
 from howlinear.models.decilm import MULTIPLE, DeciLMConfig, DeciLMForCausalLM, width
 from howlinear.models.disk_copy import copy_on_disk
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.load import check_told, model_of, without_weights
+from howlinear.models.load import check_recorded, model_of, without_weights
 from howlinear.models.replace import replaced
 from howlinear.models.shards import ShardWriter, is_on_disk, read
 from howlinear.models.units import check_plain
@@ -52,13 +52,13 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
         in a temporary folder that lives as long as the copy: `save` it.
 
     Raises:
-        InputError: see `check_llama`, `check_told` and `check_plain`; or a weight that the format has no place for.
+        InputError: see `check_llama`, `check_recorded` and `check_plain`; or a weight that the format has no place for.
     """
     model = model_of(model, on_disk=True)
     check_llama(model)
     on_disk = is_on_disk(model)
     if not on_disk:
-        check_told(model)
+        check_recorded(model)
     config = model.config
     maps = replaced(config)
     every = sites(model)

@@ -336,7 +336,7 @@ def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:
     return getattr(model.get_submodule(beside), "intermediate_act_fn", None)
 
 
-def whole(model: PreTrainedModel, site: Site) -> nn.Module:
+def ffn_module(model: PreTrainedModel, site: Site) -> nn.Module:
     """One module that maps x to y alone: the FFN itself, or a pair's two layers with the activation between them."""
     if site.ffn is not None:
         return site.ffn if stands_alone(model, site) else FirstOutput(site.ffn)

@@ -57,7 +57,7 @@ class Layerwise:
         self.layers: nn.ModuleList = model.get_submodule(self.stack)
         self.streams: list[Tensor] = []
         self.passed = 0
-        self._besides: list[list[Besides]] = []  # batch → layer → its other arguments
+        self._extras: list[list[Extras]] = []  # batch → layer → its other arguments
         self._form: Callable[[Tensor], Any] | None = None  # a stream → a layer's return value with that stream
         body = [name for name in self._names_beside() if name.startswith(prefix_of(model))]
         embedding = model.get_input_embeddings()
@@ -88,7 +88,7 @@ class Layerwise:
         layer = self.layers[self.passed]
 
         def run(place: int, stream: Tensor) -> Tensor:
-            args, named = self._besides[place][self.passed]
+            args, named = self._extras[place][self.passed]
             with one_pass(self.model):
                 return stream_of(layer(stream, *args, **named))
 
@@ -168,7 +168,7 @@ class Layerwise:
 
         `others` maps modules outside the layers to the forwards that they have in this pass.
         """
-        besides: list[Besides] = []
+        extras: list[Extras] = []
         handed_on: list[Tensor] = []
 
         def hand_on(number: int, forward: Callable, *args: Any, **named: Any) -> Any:
@@ -179,17 +179,17 @@ class Layerwise:
             if self._form is None:
                 self._form = _form_of(forward(stream.clone(), *others, **named))
             handed_on.append(stream)
-            besides.append((tuple(others), named))
+            extras.append((tuple(others), named))
             return self._form(stream)
 
         forwards = {layer: partial(hand_on, number, layer.forward) for number, layer in enumerate(self.layers)}
         with forwards_replaced(forwards | others):
             trunk(self.model, batch)
-        if len(besides) != len(self.layers):
-            raise InseparableError(f"a pass runs {len(besides)} of its {len(self.layers)} layers")
+        if len(extras) != len(self.layers):
+            raise InseparableError(f"a pass runs {len(extras)} of its {len(self.layers)} layers")
         # Most batches have the same masks and positions, which are then kept once.
-        known = next((other for other in self._besides if _same(besides, other)), besides)
-        self._besides.append(known)
+        known = next((other for other in self._extras if _same(extras, other)), extras)
+        self._extras.append(known)
 
     def _check_turn(self, number: int, args: tuple, named: dict, handed_on: list[Tensor]) -> None:
         """Refuse a layer unless it runs in turn, and reads the previous layer's output once, as its first argument."""
@@ -216,7 +216,7 @@ def predictions(model: PreTrainedModel, batches: Iterable[Inputs]) -> Iterator[T
         yield from map(predict, batches, text.streams)
 
 
-Besides = tuple[tuple, dict[str, Any]]
+Extras = tuple[tuple, dict[str, Any]]
 """A layer's arguments other than the stream: positional ones, and keywords."""
 
 

@@ -427,7 +427,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
             f"this {kind.__name__} would not load again from a folder, for {odd[0]}, which its config does not tell: "
             "merge adapters, make pruning permanent, leave quantised layers out, and replace blocks by hl.replace"
         )
-    check_told(model, plain)
+    check_recorded(model, plain)
     ranks = replaced(model.config)
     if not ranks:
         return weights
@@ -470,18 +470,18 @@ def _loaded_as(model: PreTrainedModel) -> type[PreTrainedModel]:
     )
 
 
-def check_told(model: PreTrainedModel, plain: PreTrainedModel | None = None) -> None:
+def check_recorded(model: PreTrainedModel, plain: PreTrainedModel | None = None) -> None:
     """Refuse a model with changes that its weights and config do not record; `plain` is what its config builds."""
-    untold = _untold(model, _plain(model) if plain is None else plain)
-    if untold is not None:
+    unrecorded = _unrecorded(model, _plain(model) if plain is None else plain)
+    if unrecorded is not None:
         raise InputError(
             f"this {type(model).__name__} would not compute the same from a folder, which holds weights and config: "
-            f"{untold}"
+            f"{unrecorded}"
         )
 
 
-def _untold(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
-    """Describe what in a model neither weights nor config record, if anything; `plain` is as in `check_told`."""
+def _unrecorded(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
+    """Describe what in a model neither weights nor config record, if anything; `plain` is as in `check_recorded`."""
     parts = dict(plain.named_modules())
     kind, of_library = type(model), "transformers."
     if type(model.config).__module__.startswith(of_library) and not kind.forward.__module__.startswith(of_library):

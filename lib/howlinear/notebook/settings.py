@@ -134,8 +134,8 @@ def with_own(profile: str, model: str | None = None, corpus: str | None = None) 
     of `read`.
     """
     base = read(profile)
-    own = {"models": [whole(model)]} if model else {}
-    own |= {"corpora": [corpus if corpus in BUILT_IN else whole(corpus)]} if corpus else {}
+    own = {"models": [full_path(model)]} if model else {}
+    own |= {"corpora": [corpus if corpus in BUILT_IN else full_path(corpus)]} if corpus else {}
     if not own:
         return base
     content = {"extends": str(base.path)} | own
@@ -148,7 +148,7 @@ def with_own(profile: str, model: str | None = None, corpus: str | None = None) 
     return read(path)
 
 
-def whole(source: str) -> str:
+def full_path(source: str) -> str:
     """Return the full path of an existing file or folder; a name is returned as it is."""
     path = Path(os.path.expanduser(source))
     return str(path.absolute()) if path.exists() else source

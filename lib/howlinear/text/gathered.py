@@ -33,45 +33,45 @@ from howlinear.text.rows import Rows, RowsOnRecord
 from howlinear.text.streams import is_stream
 
 
-def gathered(brought: Any, column: str | None = None) -> Any:
+def gathered(given: Any, column: str | None = None) -> Any:
     """Gather batches or examples of token ids into one batch and strings into a list; return anything else as it is.
 
     Batches come from a `DataLoader` or any other iterable; examples from a tokenised data set, a torch data set, or a
     list of a tokenizer's outputs. Shorter sequences are padded on the right, with a mask. Strings may be in dicts, as
     the rows of a data set are, in the column `column` or one with a usual name.
     """
-    if brought is None or isinstance(brought, int | float | bool):
-        raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
-    if isinstance(brought, Rows | RowsOnRecord | Tensor | str | Path):
-        return brought
-    if isinstance(getattr(brought, "rows", None), Rows | RowsOnRecord):  # such as a profile
-        return brought.rows
-    if hasattr(brought, "read"):  # read line by line, it would give other documents than the file
-        raise InputError(f"a {type(brought).__name__} is an open file: give its path, or [file.read()]")
-    if isinstance(brought, Mapping):
-        check_not_splits(brought)
-        if any(_are_of_different_lengths(brought.get(name)) for name in ("input_ids", "decoder_input_ids")):
-            return _joined(_examples_of(brought))
-        return _cells(brought, column) or brought  # rows of a data set come as a dict of its columns
-    if is_tokenised(brought):
-        names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
-        return _joined(_examples_of({name: cells_of(brought, name) for name in names}))
-    of_torch = isinstance(brought, Dataset) and not is_stream(brought)
-    if of_torch or isinstance(brought, DataLoader | Iterator):
-        batches = _examples(brought) if of_torch else _batches(brought)
+    if given is None or isinstance(given, int | float | bool):
+        raise InputError(f"{given!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
+    if isinstance(given, Rows | RowsOnRecord | Tensor | str | Path):
+        return given
+    if isinstance(getattr(given, "rows", None), Rows | RowsOnRecord):  # such as a profile
+        return given.rows
+    if hasattr(given, "read"):  # read line by line, it would give other documents than the file
+        raise InputError(f"a {type(given).__name__} is an open file: give its path, or [file.read()]")
+    if isinstance(given, Mapping):
+        check_not_splits(given)
+        if any(_are_of_different_lengths(given.get(name)) for name in ("input_ids", "decoder_input_ids")):
+            return _joined(_examples_of(given))
+        return _cells(given, column) or given  # rows of a data set come as a dict of its columns
+    if is_tokenised(given):
+        names = [name for name in IDS_AND_MASKS if name in _columns(given)]
+        return _joined(_examples_of({name: cells_of(given, name) for name in names}))
+    of_torch = isinstance(given, Dataset) and not is_stream(given)
+    if of_torch or isinstance(given, DataLoader | Iterator):
+        batches = _examples(given) if of_torch else _batches(given)
         if not batches:
-            raise InputError(f"this {type(brought).__name__} gives no batch")
+            raise InputError(f"this {type(given).__name__} gives no batch")
         return _texts(batches, column) or _joined(batches)
-    if is_table(brought):
-        return brought
-    if _is_column(brought):
-        cells = filled(as_list(brought))
+    if is_table(given):
+        return given
+    if _is_column(given):
+        cells = filled(as_list(given))
         if _are_of_different_lengths(cells):
             return _joined(cells)
         return _no_paths(cells) if are_strings(cells) else cells
-    if not isinstance(brought, Iterable) or isinstance(brought, bytes) or hasattr(brought, "__array__"):
-        return brought
-    batches = _no_paths(listed(brought))
+    if not isinstance(given, Iterable) or isinstance(given, bytes) or hasattr(given, "__array__"):
+        return given
+    batches = _no_paths(listed(given))
     texts = _texts(batches, column)
     if texts:
         return texts
@@ -86,9 +86,9 @@ def gathered(brought: Any, column: str | None = None) -> Any:
     if _are_ids_and_mask(batches, axes=2):
         return _named(batches)
     are_batches = all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches)
-    if batches and are_batches and not isinstance(brought, tuple):
+    if batches and are_batches and not isinstance(given, tuple):
         return _joined([_checked(batch) for batch in batches])
-    return brought
+    return given
 
 
 IDS_AND_MASKS = (
@@ -128,11 +128,11 @@ def _holds_strings(part: Any) -> bool:
     return are_strings(part) or (isinstance(part, np.ndarray) and part.dtype.kind == "U")
 
 
-def _is_column(brought: Any) -> bool:
+def _is_column(given: Any) -> bool:
     """Return whether something is a column of a pandas, polars or pyarrow table, or an array that may hold strings."""
-    if isinstance(brought, np.ndarray):
-        return brought.dtype.kind in "OUT"
-    return hasattr(brought, "to_list") or hasattr(brought, "to_pylist")
+    if isinstance(given, np.ndarray):
+        return given.dtype.kind in "OUT"
+    return hasattr(given, "to_list") or hasattr(given, "to_pylist")
 
 
 def _no_paths(items: list[Any]) -> list[Any]:
@@ -191,11 +191,11 @@ def _as_array(part: Any) -> Any:
     return part if hasattr(part, "shape") else np.asarray(part)
 
 
-def _batches(brought: DataLoader | Iterator) -> list[Any]:
+def _batches(given: DataLoader | Iterator) -> list[Any]:
     """List the batches of an iterator or a loader, but the examples if the loader has torch's default collate."""
-    if isinstance(brought, DataLoader) and brought.collate_fn is default_collate:
-        return _examples(brought.dataset, chain.from_iterable(brought.batch_sampler))
-    return [_checked(batch) for batch in brought]
+    if isinstance(given, DataLoader) and given.collate_fn is default_collate:
+        return _examples(given.dataset, chain.from_iterable(given.batch_sampler))
+    return [_checked(batch) for batch in given]
 
 
 def _are_of_one_axis(parts: Any) -> bool:
@@ -286,22 +286,22 @@ def _padded(parts: list[Tensor], name: str) -> Tensor:
     return whole
 
 
-def _columns(brought: Any) -> list[str]:
+def _columns(given: Any) -> list[str]:
     """Return the names of the columns of a data set or a table."""
-    names = names_of(brought)
-    if not names and is_stream(brought):
-        names = next(iter(brought), ())  # of its first row
+    names = names_of(given)
+    if not names and is_stream(given):
+        names = next(iter(given), ())  # of its first row
     return [str(name) for name in names]
 
 
-def is_table(brought: Any) -> bool:
+def is_table(given: Any) -> bool:
     """Whether something is a data set or a table with named columns."""
-    names = getattr(brought, "column_names", None)
-    if isinstance(brought, Mapping | Tensor) and not isinstance(names, dict):
+    names = getattr(given, "column_names", None)
+    if isinstance(given, Mapping | Tensor) and not isinstance(names, dict):
         return False
-    return hasattr(brought, "columns") or is_stream(brought) or isinstance(names, list | dict)
+    return hasattr(given, "columns") or is_stream(given) or isinstance(names, list | dict)
 
 
-def is_tokenised(brought: Any) -> bool:
+def is_tokenised(given: Any) -> bool:
     """Return whether something is a data set of token ids without the text that they were made from."""
-    return is_table(brought) and "input_ids" in _columns(brought) and not {*_columns(brought)} & {*COLUMNS}
+    return is_table(given) and "input_ids" in _columns(given) and not {*_columns(given)} & {*COLUMNS}

@@ -23,8 +23,8 @@ from howlinear.ideas.compression.allocate import budget_for, least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
-from howlinear.instrument.brought import rows_of
-from howlinear.instrument.layerwise import opened
+from howlinear.instrument.as_rows import rows_of
+from howlinear.instrument.layerwise import open_model
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
@@ -121,7 +121,7 @@ def compress(
 
     Args:
         model: a causal language model, or its name; not changed.
-        rows: a text, or sequences with their split (`brought.rows_of`): units are chosen and read out on the training
+        rows: a text, or sequences with their split (`as_rows.rows_of`): units are chosen and read out on the training
             side, and the cost is measured on the held-out side. At least four training rows per hidden unit of a block
             are needed; twenty are better.
         max_parameters: the largest share of all parameters that the copy may have, e.g. 0.9.
@@ -156,7 +156,7 @@ def compress(
     check_count("multiple", multiple)
     check_flags(alike=alike, progress=progress, layerwise=layerwise)
     if isinstance(model, str | Path):
-        model = opened(model, True if layerwise is None and work is not None else layerwise)
+        model = open_model(model, True if layerwise is None and work is not None else layerwise)
     model = model_of(model, on_disk=True)
     if layerwise and not is_on_disk(model):
         raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")

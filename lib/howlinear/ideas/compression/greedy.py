@@ -26,7 +26,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import swap_cost, timed_losses
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.ideas.compression.signals import price
-from howlinear.instrument.brought import rows_of
+from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out, losses
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed

@@ -25,7 +25,7 @@ from howlinear.ideas.gate.search import choose_shares
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses, ratio_of
 from howlinear.instrument.swap_costs import swap_losses
-from howlinear.models.ffn_sites import Site, sites, whole, width_of
+from howlinear.models.ffn_sites import Site, ffn_module, sites, width_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
@@ -106,7 +106,7 @@ def fit_gates(
     held_out = block_rows(model, parts.judging, blocks)
     gates = {}
     for site in listened:
-        gates[site.block] = fit_gate(whole(model, site), rows[site.block], held_out[site.block], seed)
+        gates[site.block] = fit_gate(ffn_module(model, site), rows[site.block], held_out[site.block], seed)
     return gates, held_out
 
 

@@ -18,7 +18,7 @@ from howlinear.ideas.gate.measure import cost_table, gated_modules
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
 from howlinear.ideas.gate.search import rise
 from howlinear.instrument.swap_costs import swap_losses
-from howlinear.models.ffn_sites import sites, whole
+from howlinear.models.ffn_sites import ffn_module, sites
 from howlinear.models.swap import swap
 
 Straight = Callable[[Float[Tensor, "*batch d"]], Bool[Tensor, "*batch"]]
@@ -77,7 +77,7 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
         `measure.cost_table` by `case`, with `right` (see `straight_shares`), `score_r2` and the `limit` of the rise.
     """
     (site,) = sites(model, [block])
-    ffn = whole(model, site)
+    ffn = ffn_module(model, site)
     own = block_rows(model, parts.fitting, [block])[block]
     line = fit_gate(ffn, own, own).line
     size = float(torch.linalg.vector_norm(own.y - line(own.x), dim=1).median())

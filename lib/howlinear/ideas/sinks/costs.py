@@ -24,7 +24,7 @@ from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out, token_losses
 from howlinear.instrument.swap_costs import by_block, predict_swapped
-from howlinear.models.ffn_sites import sites, whole
+from howlinear.models.ffn_sites import ffn_module, sites
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -72,7 +72,7 @@ def swaps(
     if not seen.solved.massive_rows:
         return {"a": of_all, "e": constant_first}
     (site,) = sites(model, [block])
-    ffn = whole(model, site)
+    ffn = ffn_module(model, site)
     cut = MULTIPLE * seen.heavy.median
     return {
         "a": of_all,

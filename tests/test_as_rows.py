@@ -26,7 +26,7 @@ from transformers import BatchEncoding
 import howlinear as hl
 from conftest import byte_tokenizer, tiny
 from howlinear.errors import HowlinearError, InputError
-from howlinear.instrument.brought import rows_of
+from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.perplexity import scored_of
 from howlinear.text.gathered import gathered
 from howlinear.training.minis import new_model

@@ -20,15 +20,15 @@ from howlinear.text.gathered import are_strings, gathered, is_table, is_tokenise
 from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
 
 
-def is_text(brought: Any) -> bool:
+def is_text(given: Any) -> bool:
     """Whether something is text, to be cut into rows by a tokenizer: a name, a path, a corpus, strings, a data set."""
-    if isinstance(brought, str | Path | Corpus):
+    if isinstance(given, str | Path | Corpus):
         return True
-    return (is_table(brought) and not is_tokenised(brought)) or are_strings(brought)
+    return (is_table(given) and not is_tokenised(given)) or are_strings(given)
 
 
 def rows_of(
-    brought: Any,
+    given: Any,
     model: PreTrainedModel,
     rows: int = 20_000,
     seq_len: int = 128,
@@ -38,7 +38,7 @@ def rows_of(
     """Turn a text, token ids or other inputs into the rows that a model reads.
 
     Args:
-        brought: a text by name or path, strings, a data set (`load_corpus`) or a corpus, which are packed into rows;
+        given: a text by name or path, strings, a data set (`load_corpus`) or a corpus, which are packed into rows;
             rows, also those of a profile, which are taken as they are; or token ids as a tensor, an array or lists
             (padded if their lengths differ), what a tokenizer or image processor returns, a tokenised data set, or a
             `DataLoader` or any iterable of batches, where each sequence is a document of its own.
@@ -55,20 +55,20 @@ def rows_of(
     """
     check_count("rows", rows)
     check_count("seq_len", seq_len)
-    brought = gathered(brought)
-    if isinstance(brought, Corpus):
-        _check_tokenizer(brought, model)
-    if is_text(brought):
+    given = gathered(given)
+    if isinstance(given, Corpus):
+        _check_tokenizer(given, model)
+    if is_text(given):
         check_length(model, seq_len)
-        corpus = brought if isinstance(brought, Corpus) else load_corpus(brought, model)
+        corpus = given if isinstance(given, Corpus) else load_corpus(given, model)
         return corpus.rows(rows, seq_len, seed, folds)
-    if isinstance(brought, Rows):
-        return brought
-    if isinstance(brought, RowsOnRecord):
+    if isinstance(given, Rows):
+        return given
+    if isinstance(given, RowsOnRecord):
         raise InputError("these rows are of a profile that was read from a file, which does not keep them: give a text")
-    if main_input(model) != "input_ids" and "float" in str(getattr(brought, "dtype", "")):  # images or sound
-        brought = {main_input(model): brought}
-    return ModelInputs.of(brought) if isinstance(brought, Mapping) else TokenRows.from_ids(brought)
+    if main_input(model) != "input_ids" and "float" in str(getattr(given, "dtype", "")):  # images or sound
+        given = {main_input(model): given}
+    return ModelInputs.of(given) if isinstance(given, Mapping) else TokenRows.from_ids(given)
 
 
 PROBE = "The quick brown fox, 3.14 <= été: 北京\n\tdef f(x): return x"
