@@ -37,7 +37,7 @@ import howlinear as hl
 from howlinear.files import numbers, paths
 from howlinear.instrument.baseline import APART, brackets
 from howlinear.instrument.capture import Collector, capture, hooked
-from howlinear.instrument.layerwise import opened
+from howlinear.instrument.layerwise import open_model
 from howlinear.instrument.profile import solve
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import trunk
@@ -301,7 +301,7 @@ def streams(bench: Bench) -> Found:
     rows = bench.rows(bench.load(bench.smollm2, "cpu"), bench.sizes.streams)
     runs = {}
     for way in ("whole", "layer by layer"):
-        model = opened(bench.smollm2, way != "whole", device=str(bench.device))
+        model = open_model(bench.smollm2, way != "whole", device=str(bench.device))
         for _ in range(2):  # the first warms up
             bench.begin_peak()
             start = bench.clock()

@@ -29,7 +29,7 @@ from workload import machine, peak_memory
 
 import howlinear as hl
 from howlinear.files import numbers, paths
-from howlinear.instrument.layerwise import moments_bytes, opened
+from howlinear.instrument.layerwise import moments_bytes, open_model
 from howlinear.models.load import load_on_disk
 
 SHAPES = {
@@ -88,7 +88,7 @@ def measured(source, rows, layerwise, free, device="cpu", blocks=None, compress=
         smaller = hl.compress(source, ids, 0.9, layerwise=layerwise)
         found = {"bytes": peak_memory(), "seconds": time.process_time() - cpu}
         return found | {"blocks": smaller.units, "perplexity": smaller.perplexity}
-    model = opened(source, layerwise, device=device)
+    model = open_model(source, layerwise, device=device)
     loaded = time.perf_counter()
     profile = hl.measure(model, ids, blocks=blocks)
     found = {"bytes": peak_memory(), "seconds": time.process_time() - cpu, "loading": loaded - start}

@@ -227,7 +227,7 @@ def test_a_data_set_of_the_hub_is_asked_for_before_the_model_is_loaded(refused, 
         return datasets.Dataset.from_dict({"body": ["a text"], "title": ["one"]}).to_iterable_dataset()
 
     monkeypatch.setattr("howlinear.text.streams.open_hub", open_hub)
-    monkeypatch.setattr("howlinear.instrument.layerwise.opened", None)  # would fail if it came to that
+    monkeypatch.setattr("howlinear.instrument.layerwise.open_model", None)  # would fail if it came to that
     models = ["mini-gpt2", "mini-llama"] if command == "compare" else ["mini-gpt2"]
     more = ["--out", tmp_path / "small", "--max-dppl", 1] if command == "compress" else []
     options = [*more, "--corpus", "own/set", "--text-column", "text"]
@@ -681,7 +681,7 @@ def test_compress_asks_both_models_the_questions_of_a_task(done, text, folder, t
 
 
 def test_a_task_without_an_answer_is_refused_before_any_work(refused, monkeypatch, text, folder, tmp_path):
-    monkeypatch.setattr("howlinear.instrument.layerwise.opened", None)  # would fail if it came to that
+    monkeypatch.setattr("howlinear.instrument.layerwise.open_model", None)  # would fail if it came to that
     (tmp_path / "mine.csv").write_text('question,choices,answer\nalpha,"[""x"", ""y""]",C\n')
     options = ("--corpus", text, "--max-dppl", 1, "--out", tmp_path / "small")
     refused("row 0", "compress", folder, "--task", tmp_path / "mine.csv", *options)
