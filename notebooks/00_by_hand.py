@@ -12,14 +12,14 @@
 # # 00 · Could a straight line do this block's work?
 #
 # **Question.** A language model is a stack of blocks, and half of each block is a small neural network with a bend in
-# it. If we put a straight line in the place of that network, how much of its work would the line do?
+# it. If we replaced that network by a straight line, how much of its work would the line do?
 #
 # **You need** to have seen a straight line fitted to points; only the exercises need Python. **You learn** to fit a
 # line to a block's rows by hand, to say what $R^2$ is a share of, and why it is scored on rows that the line has not
 # seen. **Time** 30 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts; this notebook looks at the first model alone; its words are about a GPT-2
+profile = "minis"  # which models and texts; this notebook uses only the first; its text assumes a GPT-2
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows = 20_000  # tokens that the model reads, or the profile's own number if that is smaller
@@ -62,56 +62,54 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# A **[token](../book/reading.md#token)** is a word or a piece of one; the model reads a text as a row of tokens.
+# A **[token](../book/reading.md#token)** is a word or a piece of one; the model reads a text as a sequence of tokens.
 # Inside the model every token is a list of numbers that travels upwards, the **[residual
 # stream](../book/reading.md#residual-stream)**: each block reads it and adds something to it. One half of a block,
 # attention, lets tokens look at one another. The other half, the **[feed-forward block](../book/reading.md#block)**,
-# takes each token by itself: a list of numbers $x$ goes in, a list of numbers $y$ comes out. From here on "block" is
-# this half.
+# takes each token by itself: a list of numbers $x$ goes in, a list of numbers $y$ comes out. From here on, "block"
+# means this half.
 #
 # One token at one block, the pair $(x, y)$, is a **[row](../book/reading.md#row)**. Many rows make a cloud of points,
-# and through a cloud of points one can lay a straight line. With $d$ numbers going in and $d$ coming out the line is $y
-# \approx xW + b$, a table of $d \times d$ slopes $W$ and a list of $d$ offsets $b$; the rest is as for two numbers.
+# and we can fit a straight line to it. With $d$ numbers going in and $d$ coming out, the line is $y \approx xW + b$, a
+# table of $d \times d$ slopes $W$ and a list of $d$ offsets $b$; the rest works as it does for two numbers.
 #
 # What the line misses, $y - xW - b$, is the **[residual](../book/reading.md#residual)**. **[Least
 # squares](../book/reading.md#the-line)** means: of all lines, take the one whose residuals, squared and added up, are
 # smallest.
 #
 # The line must not be judged on the rows that it was fitted on. A **[document](../book/reading.md#document)** is one
-# piece of text; in `docs` it is what the authors of a Python function wrote to explain it. Three quarters of the
-# documents are for fitting; the others are **[held out](../book/reading.md#held-out)**: the line sees none of their
-# rows before it is judged on them. We split by document and not by token, since the tokens of one document resemble
-# each other.
+# piece of text; in `docs` it is a docstring, which explains a Python function. Three quarters of the documents are used
+# for fitting; the others are **[held out](../book/reading.md#held-out)**: the line sees none of their rows before it is
+# judged on them. We split by document and not by token, since the tokens of one document resemble each other.
 #
 # <details><summary>Refresher: least squares</summary>
 #
-# For one number in and one out, the least-squares line $y \approx wx + b$ has the slope $w = \sum (x - \bar x)(y -
-# \bar y) / \sum (x - \bar x)^2$ and runs through the point of the two means, so $b = \bar y - w \bar x$. For lists of
-# numbers write the $n$ pairs below one another, as $X$ and $Y$ of shape $n \times d$, and put a column of ones beside
-# $X$: its slope is the offset $b$. The residuals' sum of squares is smallest where its derivative in $W$ is 0, which
-# gives $X^\top X\, W = X^\top Y$.
-# `torch.linalg.lstsq` solves this without ever forming $X^\top X$, which is more exact.
+# For one number in and one out, the least-squares line $y \approx wx + b$ has the slope $w = \sum (x - \bar x)(y - \bar
+# y) / \sum (x - \bar x)^2$ and runs through the point of the two means, so $b = \bar y - w \bar x$. For lists of
+# numbers write the $n$ pairs below one another, as $X$ and $Y$ of shape $n \times d$, and append a column of ones to
+# $X$: its slope is the offset $b$. The residuals' sum of squares is smallest where its derivative with respect to $W$
+# is 0, which gives $X^\top X\, W = X^\top Y$. `torch.linalg.lstsq` solves this without ever forming $X^\top X$, which
+# is more accurate.
 #
 # </details>
 #
 # <details><summary>Refresher: R²</summary>
 #
-# How far off is the line? Add up its squared residuals. Is that a lot? Compare with the laziest guess there is, which
-# always says the mean: $R^2 = 1 - \sum (y - \text{line})^2 / \sum (y - \bar y)^2$. It is 1 if the line is never wrong,
-# 0 if it is no better than the mean, and below 0 if it is worse, which can happen on rows that it was not fitted on. A
-# block puts out many numbers, its *features*; both sums then run over all of them, and each feature has a mean of its
-# own.
+# How far off is the line? Add up its squared residuals. Is that a lot? Compare with the laziest guess there is, always
+# the mean: $R^2 = 1 - \sum (y - \text{line})^2 / \sum (y - \bar y)^2$. It is 1 if the line is never wrong, 0 if it is
+# no better than the mean, and below 0 if it is worse, which can happen on rows that it was not fitted on. A block puts
+# out many numbers, its *features*; both sums then run over all of them, and each feature has a mean of its own.
 #
 # </details>
 #
-# Call the squared distances from the mean, added up, the output's variance. The share of it that the line explains is
-# **[R²](../book/reading.md#linear-recoverability)**: 1 for a block that *is* a straight line on real text, 0 for one
-# about which the line knows nothing.
+# We call the sum of squared distances from the mean the output's variance. The share of it that the line explains is
+# **[R²](../book/reading.md#linear-recoverability)**: 1 for a block that *is* a straight line on real text, 0 for a
+# block about which the line says nothing.
 #
 # ## Method: thirty lines
 #
-# Only the model and the text come from this project: `ids` holds token numbers, a sequence a row, and `test` says which
-# sequences are held out. The rest is torch.
+# Only the model and the text come from this project: `ids` holds token numbers, one sequence per row, and `test` says
+# which sequences are held out. The rest is torch.
 
 # %% tags=["thirty-lines"]
 model = run.model(name)  # as AutoModelForCausalLM.from_pretrained(…, dtype=torch.float32) loads it
@@ -120,17 +118,17 @@ ids, test = text.ids, text.test
 print("sequences:", tuple(ids.shape), "of which held out:", int(test.sum()))
 
 # %% tags=["thirty-lines"]
-seen = defaultdict(list)  # block → pairs of what went in and what came out
+seen = defaultdict(list)  # block → pairs of inputs and outputs
 
 
 def listen(block):
     def hook(module, inputs, output):
-        seen[block].append((inputs[0].flatten(0, 1), output.flatten(0, 1)))  # a row a token
+        seen[block].append((inputs[0].flatten(0, 1), output.flatten(0, 1)))  # one row per token
 
     return hook
 
 
-ffns = [module for name, module in model.named_modules() if name.endswith("mlp")]  # so GPT-2, LLaMA and most call it
+ffns = [module for name, module in model.named_modules() if name.endswith("mlp")]  # its name in GPT-2, LLaMA and most
 assert ffns, f"no part of {name} is called mlp: hl.measure finds its feed-forward blocks by what they do"
 hooks = [ffn.register_forward_hook(listen(block)) for block, ffn in enumerate(ffns)]
 with torch.no_grad():
@@ -138,7 +136,7 @@ with torch.no_grad():
         model(batch)
 for hook in hooks:
     hook.remove()
-held_out = test.repeat_interleave(ids.shape[1])  # a token is on the side of its sequence
+held_out = test.repeat_interleave(ids.shape[1])  # a token is held out with its sequence
 
 
 def fit(x, y):
@@ -162,9 +160,9 @@ for block, pairs in seen.items():
     r2[block] = r_squared(lines[block], x[held_out], y[held_out])
 
 # %% [markdown]
-# That is the method. Before we believe it, three checks: a cloud that *is* a straight line must give 1; outputs that
-# were dealt to the wrong tokens must give about 0; and the package, which reaches the same numbers by another way
-# (sums that it updates while it reads, instead of rows that it stores), must agree block by block.
+# That is the method. Before we believe it, three checks: a cloud that *is* a straight line must give 1; outputs dealt
+# to the wrong tokens must give about 0; and the package, which computes the same numbers differently (it updates sums
+# while it reads instead of storing rows), must agree block by block.
 
 # %% tags=["nbval-check-output"]
 x, y = blocks[0]
@@ -188,11 +186,11 @@ print(beside.rename_axis("block").round(3).T.to_string())
 print("the same to three digits:", largest < 0.0005)
 
 # %% [markdown]
-# In the fourth digit they may differ, and for a reason. The list $x$ has been normalised: its numbers were shifted to
-# add up to 0 before each was scaled. They obey one equation whatever the token, so one of the directions that $x$ could
-# vary in is empty. The **[rank](../book/reading.md#rank)** of a cloud is the number of directions in which it varies at
-# all. In the empty one there is nothing but rounding; our thirty lines fit that too, and the package leaves it out
-# (notebook 02 says how).
+# They may differ in the fourth digit, for a reason. The list $x$ has been normalised: its numbers were shifted to add
+# up to 0 before each was scaled. They satisfy one equation whatever the token, so along one direction $x$ does not vary
+# at all: that direction is empty. The **[rank](../book/reading.md#rank)** of a cloud is the number of directions in
+# which it varies at all. Along the empty one there is only rounding error; our thirty lines fit that too, while the
+# package leaves it out (notebook 02 says how).
 
 # %% tags=["nbval-check-output"]
 rank = int(torch.linalg.matrix_rank(x - x.mean(0), rtol=1e-6))
@@ -210,19 +208,19 @@ print("straightest: block", straight, "· least straight: block", bent)
 # %% [markdown]
 # ## Figure: the cloud, and what a bend looks like
 #
-# A block takes a list of numbers and puts out a list of numbers, and paper has room for one of each. Which? Inside a
-# block are hundreds of **[neurons](../book/reading.md#neuron)**: each adds up the inputs with weights of its own, bends
-# the sum, and writes what it gets along a direction of its own. We take the neuron that carries most of the block's
+# A block turns a list of numbers into a list of numbers, but a figure has room for only one of each. Which ones? Inside
+# a block are hundreds of **[neurons](../book/reading.md#neuron)**: each adds up the inputs with weights of its own,
+# bends the sum, and writes the result along a direction of its own. We take the neuron that carries most of the block's
 # output. The horizontal axis is what goes into that neuron; the vertical axis is what the *whole block* puts out along
-# the direction in which the neuron writes. If neurons bend the block, it should show here. The rule is the same for
+# the direction in which the neuron writes. If neurons bend the block, it should show here. We use the same rule for
 # both blocks.
 #
 # **How to read it.** (a) The straightest block and (b) the least straight one, a thousand held-out rows each. Black
-# points are means of a tenth of the rows: where they leave the line, the cloud is bent. The spread about them is what
-# the block makes of its other inputs, for a block has no noise: the same $x$ always gives the same $y$. (c) is the
-# neuron of (b) by itself, a curve without any spread, called GELU. (In a gated block, as LLaMA's, the neuron has a
-# spread too, for a second sum is multiplied in.) The orange line is fitted to the two numbers that are drawn; the line
-# measured above has all inputs and all outputs.
+# points are means of a tenth of the rows: where they leave the line, the cloud is bent. The spread about them comes
+# from the block's other inputs, for a block has no noise: the same $x$ always gives the same $y$. (c) is the neuron of
+# (b) by itself, a curve without any spread, called GELU. (In a gated block such as LLaMA's, the neuron has a spread
+# too, because it is multiplied by a second sum.) The orange line is fitted to the two numbers that are drawn; the line
+# measured above uses all inputs and all outputs.
 
 
 # %%
@@ -279,7 +277,7 @@ print(f"all inputs and outputs: block {straight} {r2[straight]:.2f}, block {bent
 # ## Figure: one parabola, two lines
 #
 # The line belongs to the block *and* to the text: it is fitted where the rows are. Here the block is the parabola $y =
-# x^2$, and two texts visit its two flanks. Half of each text's rows are for the fit, half are held out.
+# x^2$, and two texts visit its two flanks. Half of each text's rows are used for fitting, half are held out.
 #
 # **How to read it.** Points are rows, round for the left text and square for the right one. Each text has its own line,
 # which runs close to its own points and far from the other's.
@@ -317,16 +315,17 @@ for side, other in (("left", "right"), ("right", "left")):
 # %% [markdown]
 # ## Figure: a neuron to play with
 #
-# Here is a neuron with one input, $y = x / (1 + e^{-\text{bend} \cdot x})$. Without bend it is the line $x/2$; at 1.7
-# it is nearly the GELU that GPT-2 is made of. Move the sliders (with the mouse, or with Tab and the arrow keys) and
-# watch $R^2$.
+# Here is a neuron with one input, $y = x / (1 + e^{-\text{bend} \cdot x})$. With bend 0 it is the line $x/2$; with bend
+# 1.7 it is nearly the GELU that GPT-2 uses. Move the sliders (with the mouse, or with Tab and the arrow keys) and watch
+# $R^2$.
 #
-# - Make it as bent as you can, then make the inputs narrow. How straight is a very bent neuron that sees little?
+# - Make it as bent as you can, then make the inputs narrow. How straight is a very bent neuron that sees only a narrow
+#   range?
 # - Move the middle of the inputs to either side. A bend that no input reaches does not count.
 # - Make the bend four times as large and the width a quarter, with the middle at 0. What happens to $R^2$?
 #
-# **How to read it.** Blue points are ninety-nine inputs, spread as a normal distribution is, with what the neuron makes
-# of them; orange is their best line, and grey what it leaves.
+# **How to read it.** Blue points are ninety-nine inputs, spread like a normal distribution, with the neuron's outputs;
+# orange is their best line, and grey its residuals.
 
 # %%
 HTML(plots.slider(ideas.QUANTILES))
@@ -351,8 +350,8 @@ plt.show()
 # %% [markdown]
 # ## Own rows and held-out rows
 #
-# For your second prediction: how much better does a line look on its own rows than on others, when there are many rows,
-# and when there are two for each input? The numbers stand in the second reply under *What we learned*.
+# For your second prediction: how much better does a line look on its own rows than on held-out rows, when there are
+# many rows, and when there are two for each input? The second reply under *What we learned* gives the numbers.
 
 # %%
 in_sample = {}
@@ -369,7 +368,7 @@ of_blocks = pd.DataFrame({"r2": r2, "r2_in_sample": in_sample}).rename_axis("blo
 of_blocks.insert(0, "model", name)
 run.record("blocks", of_blocks)
 few = {"model": name, "block": bent, "rows": len(few_rows), "r2": hasty_r2, "r2_in_sample": hasty_in_sample}
-run.record("hasty", pd.DataFrame([few]))  # from so few rows processors disagree in the third digit
+run.record("hasty", pd.DataFrame([few]))  # with so few rows, processors disagree in the third digit
 checks = {"model": name, "rows_to_fit": int((~held_out).sum()), "agrees": largest < 0.0005}
 checks |= {"planted": planted, "nonsense": nonsense, "rank": rank}
 run.record("checks", pd.DataFrame([checks]))
@@ -387,14 +386,14 @@ run.conclusion()
 # %% [markdown]
 # | | the paper (arXiv 2606.19379, which this book reproduces) | ours |
 # |---|---|---|
-# | method | a hook, a least-squares line, $R^2$ on rows held out | the same; split by document |
+# | method | a hook, a least-squares line, $R^2$ on held-out rows | the same; split by document |
 # | blocks of one model | differ widely | see above |
 #
 # - A feed-forward block is a function from rows to rows, and $R^2$ says what share of it a straight line explains on
 #   text that the line has not seen.
 # - A number near 1 belongs to the block and the text together: a bend that no row reaches does not count.
-# - $R^2$ is a share of the output's variance. Whether the model misses what the line leaves is another question, which
-#   exercise 3 asks first and notebooks 02 and 06 answer.
+# - $R^2$ is a share of the output's variance. Whether the model needs what the line leaves unexplained is another
+#   question: exercise 3 raises it, and notebooks 02 and 06 answer it.
 # - Thirty lines are enough to measure it. The package adds what they lack: error bars, models of other families, memory
 #   that does not grow with the text, a rule for empty directions.
 
@@ -419,8 +418,8 @@ run.questions()
 # Step 1: `lines[bent]` has a row for each input, with the offset below them, and a column for each output. Which part
 # of it makes feature 0?
 #
-# Step 2: `r_squared` takes any number of features, if tables stay tables: `[:, [0]]` keeps the column that `[:, 0]`
-# makes a list of. Of `blocks[bent]` it needs the rows of `held_out` alone.
+# Step 2: `r_squared` takes any number of features, as long as tables stay tables: use `[:, [0]]`, since `[:, 0]` makes
+# a list of the column. From `blocks[bent]` it needs only the rows of `held_out`.
 #
 # </details>
 
@@ -434,9 +433,9 @@ if of_one_feature is not None:
     print(f"right: {of_one_feature:.3f}, beside {r2[bent]:.3f} of all features")
 
 # %% [markdown]
-# **2 (medium).** Give the line a little to bend with: put the squares of the inputs beside the inputs, fit again, and
-# judge on held-out rows. What is $R^2$ of block `bent` now? (Some of a bend is still missing: that of the products of
-# two different inputs. Notebook 03 is about them.)
+# **2 (medium).** Let the line bend a little: append the squares of the inputs to the inputs, fit again, and score on
+# held-out rows. What is $R^2$ of block `bent` now? (Products of two different inputs are still missing; notebook 03 is
+# about them.)
 #
 # <details><summary>Hint</summary>
 #
@@ -459,27 +458,27 @@ if with_squares is not None:
     print(f"right: {with_squares:.3f}, where the line alone has {r2[bent]:.3f}")
 
 # %% [markdown]
-# **3 (harder).** Does the model miss what the line leaves? A forward hook that returns something puts it in the place
-# of the output. Put its line in the place of block `straight` and let the model read `few`: by how much does its mean
-# loss per token rise? (`model(few, labels=few).loss` is that loss. Remove the hook afterwards.) Then try block `bent`.
+# **3 (harder).** Does the model need what the line leaves unexplained? If a forward hook returns a value, it replaces
+# the output. Replace block `straight` by its line and let the model read `few`: by how much does its mean loss per
+# token rise? (`model(few, labels=few).loss` is that loss. Remove the hook afterwards.) Then try block `bent`.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: a hook is a function of `(module, inputs, output)`, as `listen` makes them above, and `inputs[0]` is what goes
-# into the block. What does the line make of it? The model counts in float32 and the line in float64: `.float()` turns
-# one into the other.
+# Step 1: a hook is a function of `(module, inputs, output)`, like those that `listen` makes above, and `inputs[0]` is
+# what goes into the block. What does the line predict for it? The model computes in float32 and the line in float64:
+# `.float()` converts to float32.
 #
-# Step 2: `ffns[straight].register_forward_hook(…)` sets the hook, and `.remove()` of what that
-# returns takes it away.
+# Step 2: `ffns[straight].register_forward_hook(…)` sets the hook and returns a handle, whose `.remove()` takes the hook
+# away.
 #
-# Step 3: take the loss twice, once with the hook and once without, both under `torch.no_grad()`. Which is to be
-# subtracted from which?
+# Step 3: compute the loss twice, once with the hook and once without, both under `torch.no_grad()`. Which do you
+# subtract from which?
 #
 # </details>
 
 # %%
 few = ids[test][:8]
-loss_added = None  # loss with the line, less the loss without
+loss_added = None  # loss with the line, minus the loss without it
 
 if loss_added is not None:
     line = hl.AffineMap(lines[straight][:-1], lines[straight][-1])
@@ -490,17 +489,17 @@ if loss_added is not None:
     print(f"right: {loss_added:+.3f} per token, for the straightest block of all")
 
 # %% [markdown]
-# **4 (find the bug).** A friend computes $R^2$ as below and gets higher numbers than you for every block. One thing is
-# wrong. Which? Fill in `repaired`. (It is no invented bug: the paper scores its survey like this, and notebook 11 says
-# by how much that moves the numbers.)
+# **4 (find the bug).** A friend computes $R^2$ as below and gets higher numbers than you for every block. What is
+# wrong? Fill in `repaired`. (The bug is real: the paper scores its survey like this, and notebook 11 says by how much
+# that moves the numbers.)
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: compare `friends_r_squared` with `r_squared` above, line by line. How many numbers does `y.mean()` hold, if
 # $y$ has many features?
 #
-# Step 2: think of two features that hardly vary, one near −100 and the other near 100, and of a line that says these
-# two means. What does your friend's function divide by, and what share does it say that this line explains?
+# Step 2: think of two features that hardly vary, one near −100 and the other near 100, and of a line that always
+# predicts these two means. What does your friend's function divide by, and what share does it report for this line?
 #
 # </details>
 
@@ -517,9 +516,9 @@ repaired = None  # a function (line, x, y) → a number
 x, y = blocks[bent]
 print(f"you: {r2[bent]:.3f} · your friend: {friends_r_squared(lines[bent], x[held_out], y[held_out]):.3f}")
 if repaired is not None:
-    means = torch.tensor([[-100.0, 100.0]]).double()  # of two features, each nothing but noise about its mean
+    means = torch.tensor([[-100.0, 100.0]]).double()  # of two features that are only noise about their means
     noise = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    says_means = torch.cat([torch.zeros(1, 2).double(), means])  # a line that says the means, and knows nothing else
+    says_means = torch.cat([torch.zeros(1, 2).double(), means])  # a line that predicts the means and nothing else
     worth = repaired(says_means, torch.zeros(200, 1).double(), means + noise)
     assert worth < 0.01, "a line that says the means and knows nothing else is worth nothing"
     difference = repaired(lines[bent], x[held_out], y[held_out]) - r2[bent]

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 01 · What goes into a feed-forward block, and what comes out?
 #
-# **Question.** A transformer block has two halves: attention, which mixes positions, and a feed-forward network
-# (FFN), which does not. If we stand beside the FFN while the model reads, what do we see?
+# **Question.** A transformer block has two halves: attention, which mixes positions, and a feed-forward network (FFN),
+# which does not. If we watch the FFN while the model reads, what do we see?
 #
 # **You need** notebook 00. **You learn** what goes into a block and what comes out, and to describe a cloud of inputs
 # by how many directions it fills. **Time** 15 minutes to read, 1 to run: the embedded models on one core, here and in
@@ -65,8 +65,8 @@ run.answer()
 # The paper calls this "distillation as measurement", and its figure 1 is a diagram of it. Here is ours, drawn by code.
 #
 # **How to read it.** Left: one block of the frozen model, bottom to top; the grey line past the boxes is the residual
-# stream, and at each ⊕ what a layer puts out is added to it (in Pythia the FFN reads beside attention, not after it).
-# The two orange taps are all we touch. Right: what we do with the pairs.
+# stream, and at each ⊕ a layer's output is added to it (in Pythia the FFN runs in parallel with attention, not after
+# it). The two orange taps are all we touch. Right: what we do with the pairs.
 
 # %%
 figure = plots.diagram()
@@ -96,8 +96,8 @@ print("sequences:", tuple(rows.ids.shape), "held out:", int(rows.test.sum()))
 
 # %% [markdown]
 # Listening must change nothing in the model; let us check that before we trust it. We run the same tokens with and
-# without listeners and compare the model's outputs bit by bit. Then we give the FFN the $x$ that we saw, by hand, and
-# compare what it returns with the $y$ that we saw.
+# without listeners and compare the model's outputs bit by bit. Then we pass the $x$ that we recorded to the FFN
+# directly, and compare its output with the $y$ that we recorded.
 
 
 # %%
@@ -113,7 +113,7 @@ seen = {}
 few = rows.ids[:4]
 ffn = ffn_module(model, sites[block])  # one module, or two layers with the activation between them
 with torch.inference_mode():
-    before = model(few)[0]  # logits; of an encoder, the residual stream behind its last layer
+    before = model(few)[0]  # logits; for an encoder, the residual stream after its last layer
     with hooked(hl.sites(model, [block]), remember):
         during = model(few)[0]
     by_hand = ffn(seen["x"])
@@ -121,16 +121,16 @@ print("outputs the same while we listen:", torch.equal(before, during))
 print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple(seen["x"].shape))
 
 # %% [markdown]
-# Stored rows grow with the text. For anything linear they are not needed: it is enough to keep the *moments*, which
-# stay the same size for ever. With $x$ and $y$ as columns, and the last sum taken feature by feature, they are
+# Stored rows grow with the text, but nothing linear needs them: it is enough to keep the *moments*, whose size is
+# fixed. With $x$ and $y$ as columns, and the last sum taken feature by feature, they are
 #
 # $$ n,\quad \bar x,\quad \bar y,\quad S_{xx} = \sum (x-\bar x)(x-\bar x)^\top,\quad
 #    S_{xy} = \sum (x-\bar x)(y-\bar y)^\top,\quad \textstyle\sum (y-\bar y)^2 . $$
 #
-# $S_{xx}$ and $S_{xy}$ are $d \times d$. Moments add up: the moments of two sets of rows give the moments of both (`a +
+# $S_{xx}$ and $S_{xy}$ are $d \times d$. Moments add up: those of two sets of rows sum to those of all the rows (`a +
 # b`). So the documents are dealt into *folds*, eight on the train side and eight on the held-out side, and each fold
-# keeps its own moments. Later we leave out one fold at a time to get error bars. Beside the moments, a bounded random
-# sample of rows is kept as it is.
+# keeps its own moments. Later we leave out one fold at a time to get error bars. In addition, a random sample of rows,
+# of bounded size, is stored unchanged.
 #
 # For one block of this capture, that is:
 
@@ -144,19 +144,20 @@ print("rows kept as they are:", len(kept.sample.x), "of width", kept.sample.x.sh
 
 # %% [markdown]
 # A *document* here is one docstring, one function or one piece of a header (in your own text file: what blank lines
-# separate). They are drawn over all files, and all documents of a folder of files are on the same side and in the same
-# fold: neighbouring files copy from one another. Equal documents are read once.
+# separate). Documents are drawn from all files, and all documents of one folder are on the same side of the split and
+# in the same fold, because neighbouring files copy from one another. Duplicates are read once.
 
 # %% [markdown]
 # ## Run
 #
-# One forward pass per model (or a look at the stored one). We describe the inputs of every block by
+# One forward pass per model (or its stored result). We describe the inputs of every block by
 #
 # - **condition number**: how stretched the cloud is, the largest standard deviation along a direction over the
 #   smallest (directions without any variance, see below, are left out);
 # - **effective rank** (participation ratio): how many directions share the variance, $(\sum\lambda)^2 / \sum\lambda^2$
 #   with $\lambda$ the eigenvalues of $S_{xx}$: 1 for a needle, $d$ for a ball;
-# - **dynamic range**: standard deviation of the *loudest* feature, which varies most, over that of the median one;
+# - **dynamic range**: standard deviation of the *loudest* feature (the one that varies most) over that of the median
+#   one;
 # - **position 0**: mean norm of the rows at the first position over the mean norm elsewhere.
 
 # %%
@@ -164,7 +165,7 @@ from howlinear.core.ceilings import NULL
 from howlinear.ideas.inputs import describe_inputs, null_directions, summarise
 
 described = describe_inputs({name: stored.blocks for name, stored in captures.items()})
-# an eigenvalue below the rule for null directions is rounding noise, see below
+# an eigenvalue below the threshold for null directions is rounding noise, see below
 inputs = run.record("inputs", described.assign(null=described["null"].where(described["null"] > NULL, 0.0)))
 by_model = inputs.groupby("model", sort=False)
 by_model[["condition", "effective_rank", "dynamic_range"]].agg(["min", "max"]).round(1)
@@ -186,15 +187,14 @@ plt.show()
 # **The direction that is not there.** A LayerNorm subtracts the mean of its $d$ features, so after undoing its gain $g$
 # and bias $\beta$ they always sum to zero: $\sum_i (x_i - \beta_i)/g_i = 0$ for every row. One of the $d$ directions
 # has no variance at all, only float32 rounding noise. RMSNorm (Llama's) subtracts no mean, so no direction is lost. The
-# table below is about the eigenvalues of the inputs' correlation matrix, divided by the largest. `smallest, at most` is
-# the smallest one, in the block where it is largest; `next, at least` is the second smallest, in the block where that
-# is smallest.
+# table below shows eigenvalues of the inputs' correlation matrix, divided by the largest. `smallest, at most` is the
+# largest of the blocks' smallest eigenvalues; `next, at least` is the smallest of their second-smallest ones.
 
 # %% tags=["nbval-check-output"]
 print(null_directions(described).to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
-# Where `smallest, at most` lies many powers of ten below `next, at least`, it is no variance but float32 rounding. The
+# Where `smallest, at most` lies many powers of ten below `next, at least`, it is float32 rounding, not variance. The
 # two may come from different blocks, so the first can exceed the second: then no direction is missing. Notebook 02
 # needs a *rule* for such null directions: a solver that trusts them fits rounding noise without a warning.
 
@@ -266,7 +266,7 @@ if breakeven is not None:
 # Step 1: `hl.Moments(d_in, d_out)` is empty, and `.update(x, y)` adds rows to it and returns it. The widths are those
 # of `sample.x` and `sample.y`.
 #
-# Step 2: `[:half]` and `[half:]` split a table so that every row is in one part and in one only. Split `sample.x` and
+# Step 2: `[:half]` and `[half:]` split a table so that every row is in exactly one part. Split `sample.x` and
 # `sample.y` at the same place, and add the two moments with `+`.
 #
 # </details>
@@ -288,8 +288,8 @@ if both is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: a LayerNorm centres first, then multiplies by its gain: $x = g \odot z + \beta$ with $\sum_i z_i = 0$. Write
-# $z_i$ by $x_i$ and put it into that sum.
+# Step 1: a LayerNorm centres first, then multiplies by its gain: $x = g \odot z + \beta$ with $\sum_i z_i = 0$. Express
+# $z_i$ in terms of $x_i$ and substitute it into that sum.
 #
 # Step 2: which weights does the sum give each $x_i$? $\beta$ only adds a constant.
 #

@@ -15,14 +15,14 @@
 # least-squares affine map explain, on text it has not seen?
 #
 # **You need** notebook 01. **You learn** to read a *profile*, $R^2_{\mathrm{lin}}$ against depth, with its intervals,
-# and to keep apart how linear a block is and what its line costs. **Time** 35 minutes to read, 1 to run.
+# and to distinguish how linear a block is from what its line costs. **Time** 35 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows: int or None = None  # token rows for a model before training; None: up to four times the profile's
-beside_paper = False  # draw these models beside the paper's first also where they are others
+beside_paper = False  # also draw models that are not the paper's, next to its first one
 
 # %%
 import matplotlib.pyplot as plt
@@ -59,14 +59,14 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# Draw the best straight line through the cloud, then add up, on *other* documents, the squared distances of the outputs
-# from it, and those from their own mean. One minus the ratio of the two is the share explained: 1 for a block that is
-# affine on real text, 0 for one whose best guess is its mean, and below 0 for a line that does harm.
+# Draw the best straight line through the cloud, then, on *other* documents, add up the outputs' squared distances from
+# it, and those from their own mean. One minus the ratio of the two is the share explained: 1 for a block that is affine
+# on real text, 0 for a line that is no better than the mean, and below 0 for a line that is worse.
 #
-# Two things make the number trustworthy. The line is the *exact* least-squares solution, so no optimiser can be
-# blamed. And it is scored on held-out documents, so a wide layer cannot fit its way to 1. The most that any line could
-# explain, fitted on endless text, is the block's *ceiling*. On average the measured number approaches it from below as
-# rows are added; with few rows, or with a few very large ones among them, it can fall below 0.
+# Two things make the number trustworthy. The line is the *exact* least-squares solution, so no optimiser can be blamed.
+# And it is scored on held-out documents, so a wide layer cannot fit its way to 1. The block's *ceiling* is the most
+# that any line could explain if it were fitted on endless text. On average the measured number approaches the ceiling
+# from below as rows are added; with few rows, or with a few very large ones among them, it can fall below 0.
 
 # %% [markdown]
 # ## Method
@@ -77,14 +77,14 @@ run.answer()
 #    {\lVert Y' - \mathbf 1 \bar y'^\top \rVert_F^2} \quad\text{on held-out rows, pooled over features} $$
 #
 # A row of $X$ ($n \times d$) is $x^\top$ of one token, a row of $Y$ is $y^\top$, $\mathbf 1$ is a column of $n$ ones,
-# and primes mark held-out rows. The first is `ceilings.fit`, the second `ceilings.r2`. Both need the *moments* of
-# notebook 01 only. $W$ solves $S_{xx} W = S_{xy}$ on the train side, and with $\langle A, B\rangle = \sum_{ij} A_{ij}
-# B_{ij}$ the held-out residual is
+# and primes mark held-out rows. `ceilings.fit` computes the first equation, `ceilings.r2` the second. Both need only
+# the *moments* of notebook 01. $W$ solves $S_{xx} W = S_{xy}$ on the train side, and with $\langle A, B\rangle =
+# \sum_{ij} A_{ij} B_{ij}$ the held-out residual is
 #
 # $$ \textstyle\sum \lVert y'-\bar y' \rVert^2 - 2\langle W, S'_{xy}\rangle + \langle W, S'_{xx} W\rangle
 #    + n' \lVert \bar y' - W^\top \bar x' - b \rVert^2 . $$
 #
-# In plain torch the two definitions are ten lines, for rows that are at hand and inputs without null directions:
+# In plain torch the two definitions take ten lines, for stored rows and inputs without null directions:
 
 
 # %%
@@ -102,9 +102,9 @@ def r2_of_rows(weight, bias, x, y):
 
 
 # %% [markdown]
-# On a case small enough to follow by hand, with one input, one output and four rows to fit on, this is the straight
-# line of a first course in statistics: slope $S_{xy}/S_{xx}$, through the two means. The package finds it from moments
-# alone.
+# On a case small enough to follow by hand, with one input, one output and four train rows, this is the straight line of
+# a first course in statistics: slope $S_{xy}/S_{xx}$, through the two means. The package finds the same line from
+# moments alone.
 
 # %%
 from howlinear.core.ceilings import NULL, fit, r2
@@ -122,24 +122,24 @@ print(f"by rows:    y ≈ {weight.item():.2f} x + {bias.item():.2f}, held out {b
 print(f"by moments: y ≈ {line.weight.item():.2f} x + {line.bias.item():.2f}, held out {r2(line, test_moments):.4f}")
 
 # %% [markdown]
-# The documents of each side are dealt into groups, the *folds*. The interval is a *jackknife*: leave out one fold, do
-# everything again, and see how far the answer moves; once for the folds we fit on, once for those held out, and the two
-# variances add (`Estimate.jackknife`).
+# The documents on each side of the split are dealt into groups, the *folds*. The interval is a *jackknife*: leave out
+# one fold, do everything again, and see how far the answer moves. We do this once for the train folds and once for the
+# held-out folds, and add the two variances (`Estimate.jackknife`).
 #
 # <details><summary>Refresher: the jackknife</summary>
 #
-# How far would a number move, had other documents been drawn? One draw is all there is, so we shake it: leave out each
+# How far would a number move if other documents had been drawn? We have only one draw, so we perturb it: leave out each
 # of its $n$ folds in turn and compute the number again. That gives $n$ values $t_1, \dots, t_n$ with mean $\bar t$.
 # They lie much closer together than $n$ new draws would, since any two of them share nearly all of their documents; a
-# factor makes up for it: the variance is $\frac{n-1}{n} \sum_i (t_i - \bar t)^2$. Of a plain mean this is the
-# textbook's $s^2 / n$, but it asks for no formula, and so it serves for $R^2$ as well. The interval reaches to either
-# side by the root of the variance times Student's factor for $n - 1$ degrees of freedom.
+# factor corrects for this: the variance is $\frac{n-1}{n} \sum_i (t_i - \bar t)^2$. For a plain mean this is the
+# textbook's $s^2 / n$, but no formula for the number itself is needed, so it works for $R^2$ as well. The interval
+# extends to either side by the square root of the variance times Student's factor for $n - 1$ degrees of freedom.
 #
 # </details>
 #
-# **Which solver?** "Solve $S_{xx}W = S_{xy}$" hides a trap. Here is a planted block whose inputs have what makes real
-# activations hard to fit, exaggerated: a spectrum that falls like a power law, one constant offset, one feature with
-# rare spikes.
+# **Which solver?** "Solve $S_{xx}W = S_{xy}$" hides a trap. Here is a planted block whose inputs exaggerate what makes
+# real activations hard to fit: a spectrum that falls like a power law, one constant offset, one feature with rare
+# spikes.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -180,8 +180,8 @@ def by_normal_equations(x, y, dtype):
 
 
 # %% [markdown]
-# We score every solver with the same float64 formula, so that only the *map* can be at fault. An error that is
-# only rounding has other digits on another processor, so we keep nothing but its order of magnitude.
+# We score every solver with the same float64 formula, so that only the *map* can be at fault. The digits of a rounding
+# error depend on the processor, so we keep only its order of magnitude.
 
 # %%
 from howlinear.ideas import ceilings
@@ -204,11 +204,11 @@ print(f"held-out R² by SVD of the rows: {reference:.4f}; ours within {near} of 
 
 # %% [markdown]
 # **Why there is a rule for null directions.** Notebook 01 found a direction in which a LayerNorm output does not vary,
-# except for rounding noise. Divide by that variance and the noise becomes a huge weight. On the rows it was fitted on,
-# nothing looks wrong. Our rule leaves such a direction out: it counts as *null* if its variance, an eigenvalue of the
-# inputs' correlation matrix, lies below a fixed share of the largest, the threshold (`NULL`). To see why, we feed the
-# fitted map the same held-out rows once more, rounded the way a model in bfloat16 (float32 with two thirds of its
-# digits cut off) would, and watch what happens as the rule's threshold moves.
+# except for rounding noise. Divide by that variance and the noise becomes a huge weight. On the train rows nothing
+# looks wrong. Our rule leaves such a direction out: it counts as *null* if its variance, an eigenvalue of the inputs'
+# correlation matrix, lies below a fixed share of the largest eigenvalue, the threshold (`NULL`). To see why, we score
+# the fitted map on the same held-out rows twice, as they are and rounded to bfloat16 (float32 with two thirds of its
+# digits cut off), while the threshold varies.
 
 # %%
 captures = {name: run.capture(name) for name in run.models}
@@ -231,10 +231,10 @@ print(rule.iloc[[0, 4, 6, 7, 10, 14, 17]].to_string(index=False, float_format=la
 # ## Figure: the solver and the rule
 #
 # **How to read it.** (a) Error in held-out $R^2$ against the reference, on the planted block, to the nearest power of
-# ten; left is better, and the axis is logarithmic. What is better than its left end or worse than its right end is
-# drawn there. (b) One real block: $R^2$ on rows as they are (filled) and rounded (open), against the threshold under
-# which an eigenvalue counts as null. Points at −0.5 lie far below (see the table). The dotted line is our rule: it must
-# lie on the flat part.
+# ten; left is better, and the axis is logarithmic. Errors beyond either end of the axis are drawn at that end. (b) One
+# real block: $R^2$ on rows as they are (filled) and rounded (open), against the threshold under which an eigenvalue
+# counts as null. Points drawn at −0.5 lie far below it (see the table). The dotted line is our threshold: it must lie
+# on the flat part.
 
 # %%
 rule_shown = rule[["r2", "r2_rounded"]].round(3).assign(threshold=thresholds)
@@ -245,13 +245,13 @@ plt.show()
 # %% [markdown]
 # ## Run
 #
-# R²_lin of every block, with its interval; and beside it that of the same architecture with freshly drawn weights,
-# on the same text. What differs is due to training: through the block's own weights, or through what the rest of the
-# model feeds it. This notebook cannot tell the two apart.
+# We measure R²_lin of every block, with its interval, and of the same architecture with freshly drawn weights, on the
+# same text. The difference is due to training: through the block's own weights, or through what the rest of the model
+# feeds it. This notebook cannot tell these two apart.
 #
-# A block far from straight needs more rows: fitted on too few, its map does worse than the mean on other rows and too
-# well on its own. So we double the rows of a fresh model until $R^2$ held out and in sample (scored on the rows of the
-# fit) meet within 0.02, or `most_rows` are used up, and keep both: on average the truth lies between them. A held-out
+# A block far from straight needs more rows: fitted on too few, its map does worse than the mean on held-out rows and
+# too well on its own. So we double the rows of a fresh model until held-out and in-sample $R^2$ (scored on the train
+# rows) agree within 0.02, or `most_rows` is reached, and keep both: on average the truth lies between them. A held-out
 # value below 0 says that the rows were too few for the fit, and nothing about how linear the block is.
 
 # %%
@@ -282,14 +282,14 @@ pd.DataFrame(r2_of).rename_axis("block").round(2)
 # ## Figure: rows and the line
 #
 # Before the numbers are drawn block by block, here are the rows behind three of them: the most linear block of the
-# first model, the one in the middle of the order by $R^2$, and the least linear one.
+# first model, the one in the middle by $R^2$, and the least linear one.
 #
 # **How to read it.** A coloured point is one held-out row. The horizontal axis is the fitted map's prediction, the
 # vertical axis the block's output, both along the one direction in which the block's outputs vary most. On the line the
-# two are equal, and how far points scatter about it is what the map leaves unexplained in this direction; $R^2$ in the
-# titles is of all directions together. Black points are means of a tenth of the rows, from left to right. Where a few
-# points lie far out and all others in one heap, the few are *massive rows*: tokens for which the block writes an output
-# many times larger than for the others (notebook 12).
+# two are equal, and the scatter about it is what the map leaves unexplained in this direction; the $R^2$ in the titles
+# covers all directions together. Black points are means of a tenth of the rows, from left to right. If a few points lie
+# far out and all others in one heap, the few are *massive rows*: tokens for which the block writes an output many times
+# larger than for the others (notebook 12).
 
 
 # %%
@@ -300,7 +300,7 @@ from howlinear.ideas.rank.scores import directions
 def seen_along_its_loudest_direction(number):
     sample = captures[first].blocks[number].rows()
     loudest = directions(sample.y[~sample.test])[:, [0]]
-    loudest = loudest * loudest.sum().sign()  # its sign is the solver's choice
+    loudest = loudest * loudest.sum().sign()  # its sign is arbitrary
     said = profiles[first][number].map(sample.x[sample.test].double()) @ loudest
     put_out = sample.y[sample.test].double() @ loudest
     return cloud(said, put_out, said, most=400)
@@ -318,9 +318,9 @@ plt.show()
 
 # %% [markdown]
 # Then the practical test. Replace *one* block at a time by its map, leave the rest of the model alone, and measure the
-# perplexity ($e$ to the mean loss per token) on held-out text. The interval is paired, the same text before and
-# after, and leaves out one document fold at a time: neighbouring sequences are often of one document. It takes the map
-# as given. An encoder predicts no next token: it has no perplexity and no such cost, and is left out here.
+# perplexity ($e$ to the mean loss per token) on held-out text. The interval is paired (the same text before and after)
+# and leaves out one document fold at a time, because neighbouring sequences often come from one document. It treats the
+# map as fixed. An encoder predicts no next token, so it has no perplexity and no such cost, and is left out here.
 
 # %%
 costs = {}
@@ -337,13 +337,13 @@ measured_blocks.pivot(index="block", columns="model", values="dppl")[list(profil
 # %% [markdown]
 # ## Figure: R²_lin of every block, and what swaps cost (the paper's figure 2)
 #
-# **How to read it.** Top: $R^2_{\mathrm{lin}}$ per block, 1 is a straight line; dotted is the same architecture before
-# training, on held-out rows (below) and on the rows of the fit (above), and shaded what lies between; where the two lie
-# within 0.01 it is one line. Where the band leaves the panel, the rows are too few to say anything of these blocks. An
-# open point, if there is one, is a block without its few massive rows, where these decide (notebook 12). Bottom: what
-# swapping that one block for its map costs, in perplexity (linear up to 2, logarithmic beyond). Bars are 95 %
-# intervals. If linearity decided the cost, the bottom would be the top turned upside down. Where a model is the paper's
-# own, what the paper gives is drawn behind, thin and grey.
+# **How to read it.** Top: $R^2_{\mathrm{lin}}$ per block; 1 is a straight line. Dotted lines are the same architecture
+# before training, on held-out rows (lower) and train rows (upper), with the range between them shaded; where the two
+# agree within 0.01, only one is drawn. Where the band leaves the panel, the rows are too few to say anything about
+# these blocks. An open point, if any, is a block without its few massive rows, where these decide its $R^2$ (notebook
+# 12). Bottom: the cost of swapping that one block for its map, in perplexity (linear up to 2, logarithmic beyond). Bars
+# are 95 % intervals. If linearity decided the cost, the bottom would be the top turned upside down. If a model is the
+# paper's own, the paper's values are drawn behind, thin and grey.
 
 # %%
 from howlinear.files import published
@@ -354,8 +354,8 @@ run.figure(figure, "profile")
 plt.show()
 
 # %% [markdown]
-# Where the run's models are not the paper's, and the run profile asks for it, they are drawn beside the paper's first
-# model: a panel each, the highest and the lowest block with their numbers, open points as above.
+# If the run profile asks for it, models that are not the paper's are drawn next to the paper's first model: one panel
+# each, the highest and the lowest block labelled with their numbers, open points as above.
 
 # %%
 if beside_paper:
@@ -364,9 +364,9 @@ if beside_paper:
     plt.show()
 
 # %% [markdown]
-# How far is this run from what the paper gives for its models? Only like can be compared with like: the paper's $R^2$
-# is about one scalar mean, on the first 117 windows of its text, and its perplexities are of the text's test part. So
-# its models are measured once more by its own protocol (`paper_protocol.paper_blocks`), and the cells below hold three
+# How far is this run from the paper's values for its models? Only like can be compared with like: the paper's $R^2$ is
+# about one scalar mean, on the first 117 windows of its text, and its perplexities are on the text's test split. So its
+# models are measured once more by its own protocol (`paper_protocol.paper_blocks`), and the cells below hold three
 # numbers: the paper's, ours by its protocol, and ours.
 
 # %%
@@ -379,7 +379,7 @@ if len(cells):
 run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 
 # %% [markdown]
-# The paper's tables of two blocks have twice the rows and, for the perplexities, 200 windows.
+# The paper's tables of two blocks use twice the rows and, for the perplexities, 200 windows.
 
 # %%
 two_blocks = published.load_quoted("tables")["block"].unique()
@@ -391,13 +391,13 @@ run.shown(published.beside_quoted(in_tables, "tables").round(3), paper.NONE)
 #
 # - a profile *rises and falls* if some later block lies above an earlier one, and some below, with intervals that do
 #   not touch;
-# - *trained − fresh* is the mean change that training made, from the middle between held-out and in-sample $R^2$;
-# - *fresh spread* is the highest of those middles less the lowest, before training;
-# - *fresh ±* is half the distance between the two, in the block where it is widest;
+# - *trained − fresh* is the mean change made by training, from the midpoint of held-out and in-sample $R^2$ before it;
+# - *fresh spread* is the highest of those midpoints minus the lowest;
+# - *fresh ±* is half the distance from held-out to in-sample $R^2$ before training, in the block where it is widest;
 # - *largest step* is the largest change of $R^2$ from one block to the next.
 #
-# The second compares every two profiles: their correlation, the same without first and last block (*inner*), and their
-# largest gap.
+# The second compares each pair of profiles: their correlation, the same without first and last block (*inner*), and
+# their largest gap.
 
 # %% tags=["nbval-check-output"]
 models = run.record("models", ceilings.describe_models(profiles, fresh, measured_blocks))
@@ -411,10 +411,10 @@ spearman = models.set_index("model")["spearman"].dropna()
 print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", spearman.round(2).to_dict())
 
 # %% [markdown]
-# How much does $R^2_{\mathrm{lin}}$ spread over the data? The paper gives the standard deviation over five folds of
+# How much does $R^2_{\mathrm{lin}}$ vary over the text? The paper gives the standard deviation over five folds of
 # consecutive text. We have eight folds of whole documents: the map is fitted on seven of the train folds and scored on
-# the eighth, in turn (`fold_maps.fold_spread`). This deviation says how far single stretches of text differ. How
-# well the $R^2$ of the whole text is known is what the interval says.
+# the eighth, in turn (`fold_maps.fold_spread`). This deviation says how far single stretches of text differ. The
+# interval says how well the $R^2$ of the whole text is known.
 
 # %% tags=["nbval-check-output"]
 spread = measured_blocks.groupby("model", sort=False)["r2_sd"].agg(["mean", "max"])
@@ -459,16 +459,16 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Of the four solvers only the normal equations in float32 fail visibly (figure, a). What must not be left out is the
-#   rule: where inputs have a null direction, a map without it may look right on the rows as they are and do far worse
-#   than the mean on the same rows rounded.
+# - Of the four solvers only the normal equations in float32 fail visibly (figure, a). The rule for null directions is
+#   indispensable: without it, if inputs have such a direction, a map may look right on the rows as they are and do far
+#   worse than the mean on the same rows rounded.
 # - Why untrained blocks differ by architecture: with small random weights, hidden values are small, and
 #   $\mathrm{GELU}(h) \approx h/2 + 0.4h^2$ is nearly straight, while SwiGLU multiplies two projections,
-#   $\mathrm{silu}(g)\,u \approx g\,u/2$. Such a product has no straight part where inputs are symmetric about 0; real
-#   inputs are off centre and skewed, and a line finds that part. So the architecture sets where a block starts (dotted
-#   lines), and training where it goes (*trained − fresh*).
+#   $\mathrm{silu}(g)\,u \approx g\,u/2$. Such a product has no straight part if inputs are symmetric about 0; real
+#   inputs are off centre and skewed, and a line finds the straight part that results. So the architecture sets where a
+#   block starts (dotted lines), and training where it goes (*trained − fresh*).
 # - Why linear blocks may be costly to replace: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the
-#   rest of the model does with that variance. The paper finds as well that the two disagree (§5.6).
+#   rest of the model does with that variance. The paper also finds that linearity and cost disagree (§5.6).
 
 # %% [markdown]
 # ## Test yourself
@@ -483,16 +483,16 @@ run.questions()
 #
 # Solutions are in `solutions/02_ceilings.py`; try first. Each cell checks your answer when you fill it in.
 #
-# **1 (warm-up).** In sample, $R^2$ is optimistic on average. Compute the in-sample value of one block from `kept.train`
+# **1 (warm-up).** In-sample $R^2$ is optimistic on average. Compute the in-sample value of one block from `kept.train`
 # alone and compare it with the held-out one. (`kept.train` lists the moments of the train rows fold by fold; `sum` adds
 # them up.)
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `hl.ceiling` takes two `Moments`: those of the rows to fit on, and those of the rows to score on. `.r2` of
-# what it returns is the value.
+# Step 1: `hl.ceiling` takes two `Moments`: those of the train rows, and those of the rows to score on. `.r2` of its
+# result is the value.
 #
-# Step 2: in sample means that the line is scored on the very rows that it was fitted on. Which moments stand in which
+# Step 2: in sample means that the line is scored on the very rows that it was fitted on. Which moments go in which
 # place?
 #
 # </details>
@@ -506,8 +506,8 @@ if in_sample is not None:
 
 # %% [markdown]
 # **2 (medium).** Mean ablation replaces a block by its mean output. What is its $R^2$ on held-out rows, and why is it
-# not exactly zero? `hl.AffineMap.constant(moments)` makes the map to the mean output of the moments, and `r2` scores a
-# map on moments.
+# not exactly zero? `hl.AffineMap.constant(moments)` makes the map that always gives the moments' mean output, and `r2`
+# scores a map on moments.
 #
 # <details><summary>Hint</summary>
 #
@@ -529,19 +529,19 @@ if ablated is not None:
 
 # %% [markdown]
 # **3 (harder).** Show that $R^2_{\mathrm{lin}}$ does not change when the inputs are mixed by an invertible matrix (not
-# too ill-conditioned). Make new moments of the sampled rows from `sample.x.double() @ A`, of those to fit on and of
-# those held out, and compare.
+# too ill-conditioned). Make new moments from `sample.x.double() @ A`, for the sampled train rows and for the held-out
+# rows, and compare.
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: `sample.test` says which rows are held out; `torch.randn(d_in, d_in)` is invertible, almost surely.
 #
-# Step 2: a line of the mixed inputs must have been a line of the old ones, so both sides need the same matrix.
+# Step 2: a line in the mixed inputs must be a line in the original ones, so both sides need the same matrix.
 #
 # </details>
 
 # %%
-mixed = None  # a pair of Moments after mixing: of the sample's train rows, of its held-out rows
+mixed = None  # a pair of Moments after mixing: of the sample's train rows and of its held-out rows
 
 if mixed is not None:
     unmixed = hl.Moments(d_in, d_out).update(sample.x[~sample.test], sample.y[~sample.test])
@@ -552,19 +552,19 @@ if mixed is not None:
     print(f"right: {expected:.4f} before and after")
 
 # %% [markdown]
-# **4 (find the bug).** A friend is in a hurry, and takes a few rows more than the block has inputs. She finds nearly 1
-# for every block, and reports that feed-forward blocks are straight lines. She would have found the same of noise, as
-# you see below. Two things are wrong, and each hides the other. Fill in `repaired`. (It is no invented bug: wherever a
-# probe has about as many inputs as rows, its fit looks perfect.)
+# **4 (find the bug).** A friend is in a hurry, and fits on only a few rows more than the block has inputs. She finds an
+# $R^2$ near 1 for every block, and reports that feed-forward blocks are straight lines. She would have found the same
+# for noise, as you see below. Two things are wrong, and each hides the other. Fill in `repaired`. (The bug is real:
+# wherever a probe has about as many inputs as rows, its fit looks perfect.)
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: for every output her line of the noise has 64 slopes and an offset. How many rows does she fit it to, and
+# Step 1: for every output, her line for the noise has 64 slopes and an offset. How many rows does she fit it to, and
 # which rows does she score it on?
 #
-# Step 2: mend the second first: score her line on the held-out rows. What is noise worth now, and why so little?
+# Step 2: repair the second first: score her line on the held-out rows. What $R^2$ has noise now, and why is it so low?
 #
-# Step 3: which rows may a fit use that she leaves out? `hl.Moments(…).update` takes any number of them.
+# Step 3: which rows does she leave out that a fit may use? `hl.Moments(…).update` takes any number of them.
 #
 # </details>
 
@@ -579,7 +579,7 @@ def friends_r2(x, y, test):
 
 noise = torch.randn(600, 96, generator=torch.Generator().manual_seed(0))
 noise_x = noise[:, :64]
-noise_y = noise[:, 64:]  # outputs that owe nothing to inputs
+noise_y = noise[:, 64:]  # outputs that do not depend on the inputs
 noise_test = torch.arange(600) >= 400
 repaired = None  # a function (x, y, test) → R², with `test` true for the rows that are held out
 

@@ -22,17 +22,17 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 sample_rows: int or None = None  # token rows that the probe is fitted and scored on; None: the run profile's sample
-rank = 16  # products of two inputs in the branch; the paper's
+rank = 16  # products of two inputs in the branch, as in the paper
 seeds = 3  # fits per block, each from another start and stopped by another train fold
-steps = 100  # most L-BFGS iterations per fit
+steps = 100  # L-BFGS iterations per fit, at most
 power_seeds: int or None = None  # fits per planted teacher; None: as many as per block
-ranks = [1, 4, 16, 64]  # the sweep, as far as the run profile has sampled rows
+ranks = [1, 4, 16, 64]  # the sweep, as far as the sampled rows allow
 swept = 3  # blocks per model in the sweep and the power check, evenly spaced
-blocks: list or str or dict or None = None  # for gate, recipe and layers: numbers, or a rule as in spaced 3; None: all
+blocks: list or str or dict or None = None  # for gate, recipe and layers: numbers, or a rule like spaced 3; None: all
 rates = [1e-3, 1e-2]  # learning rates of the version trained end to end
-batches = 300  # its steps
-recipe_steps = 4_000  # of the paper's own probe; the paper's
-control_steps = 2_000  # of the two-layer controls, a quarter of the paper's, for time
+batches = 300  # steps of that version
+recipe_steps = 4_000  # steps of the paper's own probe, as in the paper
+control_steps = 2_000  # steps of the two-layer controls; a quarter of the paper's, to save time
 swap_rows: int or None = None  # held-out token rows that the costs of swaps are measured on; None: all
 
 # %%
@@ -85,52 +85,53 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# After the line, the next plainest thing is a *product*: $(a \cdot x)(b \cdot x)$ is a saddle, bent up along one
-# direction and down along another, or up alone where $a$ and $b$ are parallel. Sixteen such products, mixed into the
-# outputs, make a bilinear branch of rank 16. If the residual is bent in few directions, the branch takes most of it; if
-# it is bent a little in every direction, or in a way that no product bends, it takes little.
+# After the line, the next simplest function is a *product*: $(a \cdot x)(b \cdot x)$ is a saddle, bent up along one
+# direction and down along another, or only up if $a$ and $b$ are parallel. Sixteen such products, mixed into the
+# outputs, make a bilinear branch of rank 16. If the residual is bent in few directions, the branch recovers most of it;
+# if it is bent a little in every direction, or in a way that no product bends, the branch recovers little.
 #
-# A small gain by itself says nothing: perhaps there was nothing to find, perhaps we looked badly. So we look twice. The
-# same probe, on the same rows, must find a branch that *we* planted, and must not find one in shuffled rows.
+# A small gain by itself says nothing: perhaps there was nothing to find, perhaps we searched badly. So we also test the
+# search: the same probe on the same rows must find a branch that *we* planted, and none in shuffled rows.
 
 # %% [markdown]
 # ## Method
 #
 # $$ \hat y = xW + b + [(zA) \odot (zB) - \ell(z)]\,U + c, \qquad A, B, U^\top \in \mathbb R^{d \times 16} $$
 #
-# with $W, b$ at the closed form of notebook 02. $z$ is $x$ centred and whitened: turned and scaled so that its features
-# are uncorrelated and have variance 1; directions in which $x$ does not vary are left out. $\ell$ are lines, see below.
-# Three decisions, all ours; the paper's own recipe is run beside them further down:
+# with $W, b$ from the closed form of notebook 02. $z$ is $x$ centred and whitened: turned and scaled so that its
+# features are uncorrelated and have variance 1; directions in which $x$ does not vary are left out. $\ell$ are lines,
+# see below. Three decisions are ours; the paper's own recipe is run for comparison further down:
 #
 # - **Search only for what needs a search.** For given $A, B$, finding $U$ and $c$ is plain least squares. So the loss
-#   is a function of $A$ and $B$ alone (*variable projection*), and its gradient is as if $U$ stood still. L-BFGS does
-#   the rest: `probe.branch`.
-# - **Let $W$ make room.** Where inputs are skewed, a product has a straight part, and $W$ has explained what is
-#   straight already. So each product's own regression on $z$, the line $\ell(z)$, is taken off it first. That is as if
-#   $W$ were solved anew together with $U$.
-# - **Stop by rows not fitted.** One train fold decides which iteration, if any, is kept; twenty without gain end it.
+#   is a function of $A$ and $B$ alone (*variable projection*), and its gradient is the one with $U$ held fixed. L-BFGS
+#   does the rest: `probe.branch`.
+# - **Let $W$ make room.** If inputs are skewed, a product has a straight part, which $W$ has already explained. So each
+#   product's own regression on $z$, the line $\ell(z)$, is subtracted from it first. This amounts to solving for $W$
+#   anew together with $U$.
+# - **Stop on rows not fitted.** A train fold decides which iteration, if any, is kept; twenty without gain end the
+#   search.
 #
 # <details><summary>Refresher: variable projection</summary>
 #
-# Some unknowns need no search, once the others are given. Hold $A$ and $B$ still: the products less their lines,
-# $H = (ZA) \odot (ZB) - \ell(Z)$, are then columns of numbers, and the best $U$ and $c$ on them are least squares. So
-# put these in, and search for the minimum of $L(A, B) = \min_{U, c} \lVert E - HU - \mathbf 1 c^\top \rVert_F^2$
-# alone, with $E$ what the line leaves.
-# By the chain rule the slope of $L$ in $A$ is $\partial L / \partial A$, with $U$ held still, plus $\partial L /
-# \partial U$ times the slope of $U$ in $A$. But at the best $U$ the slope $\partial L / \partial U$ is 0, so the second
-# part is gone, and nobody needs to know how $U$ follows $A$ (Golub & Pereyra 1973).
+# Some unknowns need no search once the others are given. Hold $A$ and $B$ fixed: the products minus their lines, $H =
+# (ZA) \odot (ZB) - \ell(Z)$, are then columns of numbers, and the best $U$ and $c$ on them are a least-squares fit. So
+# substitute these, and search for the minimum of $L(A, B) = \min_{U, c} \lVert E - HU - \mathbf 1 c^\top \rVert_F^2$
+# alone, where $E$ is the residual of the line. By the chain rule the derivative of $L$ with respect to $A$ is $\partial
+# L / \partial A$, with $U$ held fixed, plus $\partial L / \partial U$ times the derivative of $U$. But at the best $U$,
+# $\partial L / \partial U$ is 0, so the second part vanishes, and we need not know how $U$ depends on $A$ (Golub &
+# Pereyra 1973).
 #
 # </details>
 #
 # The gain is $R^2_{\mathrm{poly}} - R^2_{\mathrm{lin}}$, both on *the same* held-out rows of the sample, which is why
-# `r2_lin` differs a little from notebook 02's, scored on all held-out rows. Its interval adds two variances: a
-# jackknife over held-out folds, and one over fits, each without another train fold (`probe.probe`).
+# `r2` differs a little from notebook 02's, scored on all held-out rows. The gain's interval adds two variances: a
+# jackknife over held-out folds, and one over fits that each leave out another train fold (`probe.probe`).
 #
 # By construction the gain cannot exceed $1 - R^2_{\mathrm{lin}}$: the cloud of points lies under a diagonal, which
 # alone can give it a slope. So we also report the *share recovered*, gain $/\,(1 - R^2_{\mathrm{lin}})$.
 #
-# By hand, on four rows: the corners of a square, and $y = x_1 x_2$ (exclusive or). No line explains any of it. For
-# three choices of $a$ and $b$ we take the product's line off it, solve for $u$, and see what of $y$ is recovered.
+# An example on four rows: the corners of a square, and $y = x_1 x_2$ (exclusive or). No line explains any of $y$. For
+# three choices of $a$ and $b$ we subtract the product's line, solve for $u$, and see what share of $y$ is recovered.
 
 # %%
 corners = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
@@ -157,18 +158,18 @@ for a, b in directions:
     print(f"a = {a}, b = {b}: u = {u:.1f}, recovers {recovered:.0%}")
 
 # %% [markdown]
-# The first product is the same number at every corner, so nothing of it is left to fit with. The other two differ by a
-# constant and a factor, which $c$ and $u$ undo. Where a good pair has to be *found*, the search walks downhill on the
-# share left, over all $A$ and $B$ at once.
+# The first product is the same number at every corner, so nothing of it is left to fit with. The other two differ only
+# by a constant and a factor, which $c$ and $u$ undo. When a good pair has to be *found*, the search minimises the share
+# left, over all of $A$ and $B$ at once.
 
 # %% [markdown]
 # ## Run
 #
-# First: would the probe see a branch if there was one? On each block's own inputs we plant a teacher of the same rank
-# (*planted*), hide it in the block's residual with rows shuffled so that it makes up a quarter of the variance
-# (*hidden*), plant a teacher that multiplies three inputs (*cubic*), and give it the residual with its rows shuffled
-# and nothing planted (*shuffled*). Numbers are shares of variance recovered on held-out rows: of the teacher's, and for
-# *shuffled* of the residual's. The limits printed below the table are our choice. Then come the blocks themselves.
+# First: would the probe see a branch if there were one? On each block's own inputs we try four targets: a teacher of
+# the same rank (*planted*); the same teacher as a quarter of the variance, added to the block's residual with its rows
+# shuffled (*hidden*); a teacher that multiplies three inputs (*cubic*); and the shuffled residual alone (*shuffled*).
+# Numbers are shares of variance recovered on held-out rows: of the teacher's, or for *shuffled* of the residual's. The
+# limits printed below the table are our choice. Then come the blocks themselves.
 
 # %%
 from howlinear.ideas.bilinear import measure
@@ -189,11 +190,11 @@ probed = run.record("blocks", unrounded)
 probed.pivot(index="block", columns="model", values="gain")[list(models)]
 
 # %% [markdown]
-# **Massive rows.** Some blocks write outputs far beyond all others for a few tokens, the first of a sequence above all
-# (notebook 12). There a single row of each sequence carries most of the variance, so $R^2$ and the gain are about that
-# row. The sample does nothing about it: it is drawn evenly, and has massive rows in the share in which the text has
-# them. So we name the blocks that have any, and ask the probe once more without these rows: in the line, in the fit
-# and in the score.
+# **Massive rows.** For a few tokens, above all the first of a sequence, some blocks write outputs far larger than all
+# others (notebook 12). There a single row of each sequence carries most of the variance, so $R^2$ and the gain are
+# about that row. Sampling does not help: rows are drawn evenly, so massive rows have the same share in the sample as in
+# the text. So we list the blocks that have any, and run the probe once more without these rows, in the line, the fit
+# and the score.
 
 # %%
 from howlinear.instrument.massive import MULTIPLE
@@ -207,15 +208,15 @@ both = ordinary.merge(of_all, on=["model", "block"], suffixes=("", "_of_all"))
 run.shown(both.set_index(["model", "block"]).round(2), "No block of this run's models has a massive row.")
 
 # %% [markdown]
-# Does the gain follow what is left? Pearson's $r$ over the blocks of each model, with Fisher's interval and a
-# permutation p-value: how often a shuffled pairing correlates as strongly. Blocks of several models are not pooled,
-# since models differ in level. Twelve blocks are few, and one far from the rest can make $r$ what it is: *inner* leaves
-# out the first and the last block, *lowest* and *highest* are the ends of what leaving out any one block gives. Where
-# nothing varies, or blocks are fewer than six, $r$ is undefined, and nothing is said.
+# Does the gain grow with what is left? The table has Pearson's $r$ over the blocks of each model, with Fisher's
+# interval and a permutation p-value: how often a shuffled pairing correlates as strongly. Blocks of several models are
+# not pooled, since models differ in level. Twelve blocks are few, and a single outlier can decide $r$: *inner* leaves
+# out the first and the last block, *lowest* and *highest* are the extremes of $r$ when any one block is left out. If
+# nothing varies, or there are fewer than six blocks, no $r$ is given.
 
 # %%
 views = {"gain": unrounded, "recovered": unrounded}
-if len(ordinary):  # blocks with massive rows count by their ordinary rows
+if len(ordinary):  # blocks with massive rows enter by their ordinary rows
     views["gain of ordinary rows"] = measure.replace_massive_blocks(unrounded, unrounded_ordinary)
 correlations = run.record("correlations", measure.correlation_table(views, run.seed))
 correlations.set_index(["of", "model"]).round(2)
@@ -232,19 +233,18 @@ for row in of_gain.dropna(subset="r").itertuples():
     print(f"{row.model}: largest gain {largest:.1f}; r {sign} 0, its interval {verdict}; inner blocks r {inner} 0")
 
 # %% [markdown]
-# How many of these digits hold? The search builds every step from differences of nearby gradients, so what two
-# processors round differently grows along the way, and they disagree in the third digit of an interval's end, which
-# rests on a few fits (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So two digits of a
-# gain can be read.
+# How many of these digits are reliable? The search builds every step from differences of nearby gradients, so rounding
+# differences between processors grow along the way, up to the third digit of an interval's end, which rests on a few
+# fits (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So read two digits of a gain.
 
 # %% [markdown]
 # ## Figure: what products win back (the paper's figure 3)
 #
-# **How to read it.** (a) A point per block: what the line leaves, and what sixteen products win back of it. The grey
-# line is all of it. A cloud without a slope would be the paper's $r \approx 0$. (b) The share recovered, against depth.
-# Bars are 95 % intervals; those of (b) take what is left as given. Where a model is the paper's own, what the paper
-# gives is drawn behind, thin and grey. Where a bar reaches beyond all that could be won back, points alone set the
-# scale, and such bars leave the panel; a bar of (b) that is wider than 1 leaves it too.
+# **How to read it.** (a) A point per block: the share that the line leaves, and how much of it sixteen products win
+# back. On the grey line they win back all of it. A cloud without a slope would be the paper's $r \approx 0$. (b) The
+# share recovered, against depth. Bars are 95 % intervals; those of (b) treat what is left as fixed. If a model is the
+# paper's own, the paper's values are drawn behind, thin and grey. If a bar reaches beyond all that could be won back,
+# only points set the scale, and the bar leaves the panel; so does a bar of (b) that is wider than 1.
 
 # %%
 from howlinear.files import published
@@ -256,8 +256,8 @@ run.figure(figure, "gain")
 plt.show()
 
 # %% [markdown]
-# How far is this run from what the paper gives for its models? The paper's probe is not ours, nor are its rows, so its
-# own recipe (see below) is run on its own 11,981 train rows, and scored by its $R^2$ (`recipe.papers_gain`).
+# How far is this run from the paper's values for its models? The paper's probe and rows are not ours, so its own recipe
+# (see below) is run on its own 11,981 train rows, and scored by its $R^2$ (`recipe.papers_gain`).
 
 # %%
 from howlinear.notebook import paper
@@ -269,11 +269,11 @@ if len(cells):
 run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 
 # %% [markdown]
-# **Is sixteen the right rank?** For a few blocks per model we let the rank grow, with one fit each. How far can we
-# trust it? In the middle one of these blocks we hide a teacher *of that rank*: a quarter of the variance, over ever
-# more products. Where it is lost, the rows are too few for a probe of that rank: it may find a part of what the block
-# has, and what it misses is not known. So where the share still grows beyond sixteen, sixteen products are not enough;
-# where it stops growing and the teacher is lost too, nothing follows for the block.
+# **Is sixteen the right rank?** For a few blocks per model we increase the rank, with one fit each. Can we trust the
+# result? In the middle one of these blocks we hide a teacher *of that rank*: a quarter of the variance, spread over
+# ever more products. If the probe misses it, the rows are too few for a probe of that rank: it may find part of what
+# the block has, and we do not know what it misses. So if the share still grows beyond sixteen, sixteen products are not
+# enough; if it stops growing and the teacher is missed too, nothing follows about the block.
 
 # %%
 swept_ranks = run.record("ranks", measure.rank_table(models, ranks, swept, steps))
@@ -284,7 +284,7 @@ by_rank.rename(columns={"recovered": "recovered (median)", "hidden": "hidden tea
 # ## Figure: rank, and power
 #
 # **How to read it.** (a) Share of the residual recovered against rank, one thin line per block, the median thick; the
-# dotted line is the paper's rank. (b) What the probe recovers of four targets whose answer we know, beside the real
+# dotted line is the paper's rank. (b) What the probe recovers of four targets whose answer we know, next to the real
 # residuals: *planted* must be at 1, *shuffled* at 0.
 
 # %%
@@ -295,7 +295,8 @@ plt.show()
 # %% [markdown]
 # **The gate.** The paper trains the branch end to end behind a scalar gate, and sees it close on near-linear targets.
 # We train all of $W, b, A, B, U, g$ by AdamW, from the closed form with $g = 1$ and $U = 0$ (`gate.end_to_end`), at
-# several learning rates. Beside the gate we keep what it stands for: the share of the output's variance that passes it.
+# several learning rates. Besides the gate we record what it stands for: the share of the output's variance that passes
+# it.
 
 # %%
 gates = run.record("gates", measure.gate_table(some, rates, rank, batches))
@@ -304,8 +305,8 @@ print("gates start at 1; where they end, and the gain behind them:")
 print(by_rate.set_index("rate").T.round(2).to_string())
 
 # %% [markdown]
-# Do gates and shares follow what the line leaves? Spearman's $\rho$ with $1 - R^2_{\mathrm{lin}}$, over the blocks of
-# each model:
+# Do gates and shares grow with what the line leaves? Spearman's $\rho$ with $1 - R^2_{\mathrm{lin}}$, over the blocks
+# of each model:
 
 # %%
 left = gates.merge(probed[["model", "block", "r2"]], on=["model", "block"])
@@ -328,18 +329,18 @@ run.figure(figure, "gate")
 plt.show()
 
 # %% [markdown]
-# **The paper's recipe.** Its own probe differs from ours in three things: it trains the products by Adam, on inputs as
-# they come, for at most 4,000 steps of 256 rows, with a gate of its own on each output; it has 15.6 train rows per
-# input; and every 200 steps it looks at the held-out rows and reports the best look. We run that recipe on the same
-# blocks and held-out rows (`recipe.recipe`), then change one thing at a time until it is our probe:
+# **The paper's recipe.** The paper's probe differs from ours in three ways: it trains the products by Adam, on inputs
+# as they come, for at most 4,000 steps of 256 rows, with a separate gate on each output; it has 15.6 train rows per
+# input; and every 200 steps it scores the held-out rows, and reports the best of these scores. We run that recipe on
+# the same blocks and held-out rows (`recipe.recipe`), then change one thing at a time until it is our probe:
 #
 # $$ \text{ours} - \text{recipe} = \underbrace{\text{a fold kept apart chooses}}_{\text{selection}}
 #    + \underbrace{\text{all sampled rows}}_{\text{rows}}
 #    + \underbrace{\text{variable projection}}_{\text{optimiser}} . $$
 #
-# Each term is a difference of two gains, so they add up. Changed in another order, the three would get somewhat other
-# shares. Seed and start are the same throughout; our own gain is the mean over its fits, and both are scored by our
-# $R^2$.
+# Each term is a difference of two gains, so the terms add up. In another order, the three changes would get somewhat
+# different shares. Seed and start are the same throughout; our own gain is the mean over its fits, and both are scored
+# by our $R^2$.
 
 # %%
 recipe = run.record("recipe", measure.recipe_table(some, unrounded, rank, recipe_steps, run.seed))
@@ -354,9 +355,9 @@ print("our probe gains more than the recipe on the mean:", (parts.ours > parts.g
 # %% [markdown]
 # ## Figure: two probes on the same rows
 #
-# **How to read it.** (a) Gain per block: filled our probe, open the paper's recipe. (b) What each change is worth, in
-# points of $R^2$: a bar is the mean over a model's blocks, a point a block. Selection can only cost: whoever chooses on
-# the rows that are scored cannot do worse there.
+# **How to read it.** (a) Gain per block: filled our probe, open the paper's recipe. (b) What each change adds to $R^2$:
+# a bar is the mean over a model's blocks, a point is one block. Selection can only cost: choosing on the scored rows
+# gives the best score there.
 
 # %%
 figure = plots.recipe(recipe)
@@ -366,24 +367,24 @@ plt.show()
 # %% [markdown]
 # **Depth, or products?** The paper's controls: *dense 2×* is Linear → GELU → Linear with $2d^2$ numbers, *poly 2×* the
 # same with rank-16 products in both layers. Both are trained by AdamW on the first, the middle and the last of the
-# blocks, here for a quarter of the paper's 8,000 steps; the step is chosen by a train fold kept apart
+# blocks, here for a quarter of the paper's 8,000 steps; the step is chosen on a train fold set aside
 # (`layers.control`). Two linear layers without the GELU would be one line, so what dense 2× adds to the line is a
-# hidden layer with GELU. Poly 2× against dense 2× says what products add to that. It does not say that a block needs no
-# products: GELU(h) is about $h/2 + 0.4\,h^2$ near 0 (notebook 02), so the hidden layer has squares of its own.
+# hidden layer with GELU. Comparing poly 2× with dense 2× shows what products add to that. It cannot show that a block
+# needs no products: GELU(h) is about $h/2 + 0.4\,h^2$ near 0 (notebook 02), so the hidden layer has squares of its own.
 
 # %%
 controls = run.record("controls", measure.control_table(some, swept, rank, control_steps))
 controls.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
 
 # %% [markdown]
-# Beside $R^2$ the paper gives the mean *cosine* of outputs and predictions, the *root mean squared error*, and a
-# *conjunction index*. With $r(x)$ the mean of a map's outputs and $A, B$ here the two halves of its inputs,
+# Besides $R^2$ the paper gives the mean *cosine* of outputs and predictions, the *root mean squared error*, and a
+# *conjunction index*. Let $r(x)$ be the mean of a map's outputs and $A, B$ here the two halves of its inputs:
 #
 # $$ \text{index} = \mathbb E\,\Big[\operatorname{clip}\Big(\frac{\Delta_A + \Delta_B - \Delta_{AB}}{|\Delta_{AB}|},
 #    0, 1\Big)\Big], \qquad \Delta_S = r(x) - r(x \text{ with } S \text{ at } 0) . $$
 #
-# A line adds up what the halves contribute, so 0. A product of a sum over $A$ and a sum over $B$ needs both: 1 on rows
-# where it is positive and, by the clipping, 0 where it is negative. By hand, on inputs that are all positive:
+# For a line the halves' contributions add up, so it is 0. A product of a sum over $A$ and a sum over $B$ needs both
+# halves: 1 on rows where it is positive and, by the clipping, 0 where it is negative. On positive inputs:
 
 # %% tags=["nbval-check-output"]
 import torch
@@ -406,14 +407,14 @@ measures = measure.measure_table(some, built, swept)
 measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 
 # %% [markdown]
-# Does the language model notice the products? We put each block's line in its place, and the line with the products of
+# Does the language model notice the products? We replace each block by its line, then by the line with the products of
 # one fit of our probe, and let the model read the held-out text. (For its perplexities the paper trains the whole
-# layer, line and all, for 12,000 steps; ours is the closed form and a probe that sees some thousand rows.) An encoder
-# predicts no next token: it has no perplexity to lose, and no points in panel (b).
+# layer, including the line, for 12,000 steps; ours is the closed form and a probe fitted on some thousand rows.) An
+# encoder predicts no next token, so it has no perplexity and no points in panel (b).
 
 # %%
-texts = {}  # model → rows whose held-out side counts
-costed = {}  # the same by text, of models that have a perplexity to lose
+texts = {}  # model → rows whose held-out side is scored
+costed = {}  # the same by text, for models that have a perplexity
 for name, stored in captures.items():
     texts[name] = stored.rows.with_fewer_held_out(swap_rows)
     if stored.about["perplexity"] is None:
@@ -429,10 +430,10 @@ layers.pivot(index="block", columns="model", values=["dppl", "dppl_poly"])
 # ## Figure: depth and products
 #
 # **How to read it.** (a) A line per block, with the block's number at its right end: $R^2$ of the straight line, of the
-# line with sixteen products, and of the two controls; between the last two only products differ. (b) What the swap
-# costs in perplexity (linear up to 1, logarithmic beyond), filled for the line, open with products. Bars are 95 %
-# intervals. What the paper gives for its own models is thin and grey, a picture and no test: it is of another part of
-# the text, and its line with products is trained whole. (What the line costs by its protocol is in notebook 02.)
+# line with sixteen products, and of the two controls, which differ only in products. (b) What the swap costs in
+# perplexity (linear up to 1, logarithmic beyond), filled for the line, open with products. Bars are 95 % intervals. The
+# paper's values for its own models are thin and grey, for orientation only: they are from another part of the text, and
+# its line and products are trained together. (Notebook 02 has the line's cost by the paper's protocol.)
 
 # %%
 figure = plots.layers(probed, controls, layers, beside)
@@ -499,11 +500,11 @@ claims = [
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - A probe that misses what is planted cannot say that a gain is small: that is why its power is measured first.
-# - $g$, $U$, $A$ and $B$ enter only as a product, so a gate can close while the others grow, and where it ends tells of
-#   the optimiser. Whether a branch is idle shows in what it adds: trust the share, not the gate.
+# - A probe that misses what is planted cannot show that a gain is small: that is why its power is measured first.
+# - $g$, $U$, $A$ and $B$ enter only as a product, so a gate can close while the others grow, and its final value
+#   depends on the optimiser. What a branch adds shows whether it is idle: trust the share, not the gate.
 # - The recipe's gain and ours differ for reasons that have nothing to do with the block: a short training, few rows,
-#   and a choice made on the rows that are scored. The parts say how much each of them is.
+#   and a choice made on the rows that are scored. The three terms say how much each contributes.
 
 # %% [markdown]
 # ## Test yourself
@@ -536,7 +537,7 @@ fitted = branch(rows, rank, seed=0, steps=steps)
 # and `.numel()` how many numbers it holds.
 #
 # Step 2: a map from $z$ to $y$ has as many rows as `rows.z` has columns, and as many columns as `rows.e`, which is $y$
-# less the line.
+# minus the line.
 #
 # </details>
 
@@ -555,11 +556,11 @@ if relative_size is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the branch says $((zA) \odot (zB) - \text{level} - z\,\text{slope})\,U$ and a constant. By which factor does
-# $(zA) \odot (zB)$ grow, if $A$ does tenfold?
+# Step 1: the branch computes $((zA) \odot (zB) - \text{level} - z\,\text{slope})\,U$ plus a constant. By which factor
+# does $(zA) \odot (zB)$ grow if $A$ grows tenfold?
 #
-# Step 2: what is taken from the products must grow as they do, and $U$ must undo it. Which of `left`, `right`, `slope`,
-# `level`, `readout` and `intercept` stay as they are?
+# Step 2: what is subtracted from the products must grow as they do, and $U$ must undo the growth. Which of `left`,
+# `right`, `slope`, `level`, `readout` and `intercept` stay as they are?
 #
 # </details>
 
@@ -574,20 +575,20 @@ if disguised is not None:
     print(f"right: a readout of a tenth, and no output moves by more than {moved:.0e} standard deviations")
 
 # %% [markdown]
-# **3 (harder).** How much of its train rows has the branch learned by heart? Compute the share of $\sum \lVert e
-# \rVert^2$, with $e$ what the line leaves (`rows.e`), that it recovers on the rows it may have seen (`~rows.test`), and
-# on held-out rows.
+# **3 (harder).** How much of its train rows has the branch learned by heart? With $e$ the residual of the line
+# (`rows.e`), compute the share of $\sum \lVert e \rVert^2$ that it recovers on the rows it may have seen
+# (`~rows.test`), and on held-out rows.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `fitted(rows.z)` is what the branch says of every row; what it leaves is `rows.e` less that.
+# Step 1: `fitted(rows.z)` is the branch's prediction for every row; what it leaves is `rows.e` minus that.
 #
-# Step 2: the share is one minus a ratio of two sums, each over the rows of one side, all features together.
+# Step 2: the share is one minus a ratio of two sums, each over the rows of one side and all features.
 #
 # </details>
 
 # %%
-by_heart = None  # a pair: the share recovered of the rows it may have seen, the share of those held out
+by_heart = None  # a pair: the share recovered on rows it may have seen, the share on held-out rows
 
 if by_heart is not None:
     seen, unseen = by_heart

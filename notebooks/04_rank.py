@@ -12,9 +12,9 @@
 # # 04 · What carries a high R²?
 #
 # **Question.** $R^2_{\mathrm{lin}}$ is one number for a cloud in many dimensions. When it is high, is the whole block
-# straight, or only the little of it that is loud?
+# straight, or only the few outputs that vary most?
 #
-# **You need** notebook 02, eigenvalues. **You learn** which outputs decide a pooled $R^2$, and to look at the median
+# **You need** notebook 02 and eigenvalues. **You learn** which outputs decide a pooled $R^2$, and to check the median
 # feature and the effective rank before you believe a high one. **Time** 30 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
@@ -22,7 +22,7 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 counts = [0, 1, 2, 4, 8, 16, 32]  # how many of the loudest features, or directions, to leave out
-bands = 4  # of token frequency, each with the same share of the text
+bands = 4  # bands of token frequency, each with the same share of the text
 heavy = 0.01  # share of held-out rows that counts as heaviest, by leverage
 high = 0.9  # a near-linear block has at least this R²
 few = 2.0  # the outputs of a concentrated block have at most this effective rank
@@ -65,8 +65,8 @@ run.answer()
 # Large language models are known to have such features, at a few tokens, often the first (Sun et al. 2024, "Massive
 # activations in large language models").
 #
-# So we ask four times *who votes*. How many directions do the outputs use? What does the median feature say, where each
-# has one vote? What is left without the loudest? And is it a few rows, rather than features, that carry it all?
+# So we ask four times *who votes*. How many directions do the outputs use? What is the $R^2$ of the median feature,
+# where each has one vote? What is left without the loudest? And do a few rows, rather than features, carry it all?
 
 # %% [markdown]
 # ## Method
@@ -78,15 +78,15 @@ run.answer()
 # | effective rank | $(\sum\lambda)^2 / \sum\lambda^2$ | `spread.output_rank`, `spread.spread().effective_rank` |
 # | entropy rank (Roy & Vetterli) | $\exp(-\sum p \log p)$ | `spread.spread().entropy_rank` |
 # | first share | $\max p$ | `spread.spread().first` |
-# | the same of the predictions | covariance $W^\top S'_{xx} W$ | `spread.prediction_rank` |
+# | effective rank of the predictions | covariance $W^\top S'_{xx} W$ | `spread.prediction_rank` |
 # | the paper's rank | $\min\{k : R^2(k) \ge 0.9\, R^2_{\mathrm{lin}}\}$ | `core.reduced_rank`, `rank_reaching` |
 # | median | of $1 - e_j / s_j$ over features $j$ | `scores.Score.median` |
 # | without the $k$ loudest | $1 - \sum_{j>k} e_j / \sum_{j>k} s_j$ | `scores.without_loudest` |
 # | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `core.ceilings.leverage` |
 # | all of these for a block | | `measure.measure_block` |
 #
-# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$, with the features in
-# order from loud to quiet, and $R^2(k)$ is that of the best map of rank $k$.
+# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$, with the features
+# sorted from loud to quiet, and $R^2(k)$ is the $R^2$ of the best map of rank $k$.
 #
 # <details><summary>Refresher: effective rank</summary>
 #
@@ -99,11 +99,11 @@ run.answer()
 #
 # <details><summary>Refresher: leverage</summary>
 #
-# Not every row pulls at a line alike. Raise the output of one row by 1 and fit again: by how much does the line's
+# Not every row pulls equally at a line. Raise the output of one row by 1 and fit again: by how much does the line's
 # prediction at this row rise? That is its leverage, $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$. It says how far out
-# the row's *input* lies, counted in the cloud's own spread in that direction, and knows nothing of its output.
-# $S_{xx}^{+}$ is the inverse of $S_{xx}$, but for the directions without any variance, which it leaves out. Over the
-# $n$ rows that were fitted, leverages add up to the rank of the inputs plus 1.
+# the row's *input* lies, measured by the cloud's own spread in that direction, and does not depend on its output.
+# $S_{xx}^{+}$ is the inverse of $S_{xx}$, except that it leaves out the directions without any variance. Over the $n$
+# train rows, leverages add up to the rank of the inputs plus 1.
 #
 # </details>
 #
@@ -125,15 +125,15 @@ print(f"R² without the loudest feature = 1 − 8/8 = {score.r2(without=loudest)
 print(f"effective rank = 44² / (36² + 4² + 4²) = {spread.spread(score.squares.diag()).effective_rank:.2f}")
 
 # %% [markdown]
-# Loudness is ranked by *train* variance, so the held-out rows have no say in who is left out; *directions* are the
-# eigenvectors of sampled train outputs. Intervals are jackknives over document folds of both sides, with two
-# exceptions: the outputs' rank leaves out folds of the sample's held-out rows only, and the maps that are refitted
-# without position 0 are not refitted once more for each fold. The paper distinguishes two regimes of near-linear
-# blocks. We call a block *concentrated* if it shows both signs of one loud direction, an effective rank of `few` at
-# most and a median feature that lies at least `gap` below the pooled $R^2$; *broad* if it shows neither; and *mixed*
+# Loudness is ranked by *train* variance, so the held-out rows have no say in what is left out; *directions* are the
+# eigenvectors of the covariance of sampled train outputs. Intervals are jackknives over document folds of both sides,
+# with two exceptions: the outputs' rank leaves out folds of the sample's held-out rows only, and the maps that are
+# refitted without position 0 are not refitted once more for each fold. The paper distinguishes two regimes of
+# near-linear blocks. We call a block *concentrated* if it shows both signs of one loud direction (an effective rank of
+# at most `few`, and a median feature at least `gap` below the pooled $R^2$); *broad* if it shows neither; and *mixed*
 # if it shows only one. The three thresholds are ours, since the paper names none.
 #
-# Do these tools find what they are for? We plant three blocks, all nearly linear by $R^2$. One is straight throughout;
+# Do these tools find what they should? We plant three blocks, all nearly linear by $R^2$. One is straight throughout;
 # one has a single loud straight feature among bent ones; the third is the second with its outputs rotated.
 
 
@@ -174,9 +174,9 @@ for name, block in planted.items():
 #
 # ## Run
 #
-# Every block of every model, from the captures of notebook 01. (`mini-sink`, where the run has it, was trained to have
-# the massive rows of notebook 12.) Tokens are cut into bands by how often they occur in the train text; each band's
-# $R^2$ is relative to *its own* variance about its own mean, so a band gets no credit for a mean unlike the others'.
+# We measure every block of every model, from the captures of notebook 01. (`mini-sink`, if the run has it, was trained
+# to have the massive rows of notebook 12.) Tokens are cut into bands by how often they occur in the train text; each
+# band's $R^2$ is relative to *its own* variance about its own mean, so a band gets no credit for having another mean.
 # For position 0 we score the same map with and without it, and also refit: two maps on sampled train rows, with and
 # without position 0, compared on the rows that are not at position 0.
 
@@ -190,8 +190,8 @@ for name in run.models:
         views[name, number] = measure.measure_block(block, train_ids, counts, bands, heavy)
 
 # %% [markdown]
-# Three tables hold all that follows: a row a block, a row for each number of loudest features or directions that are
-# left out, and a row a band of token frequency.
+# Three tables hold all that follows, with a row for each block, for each number of loudest features or directions left
+# out, and for each band of token frequency.
 
 # %%
 bands_and_ends = measure.band_table(views)
@@ -210,9 +210,9 @@ blocks.groupby("model", sort=False)[["r2", "median_r2", "effective_rank"]].agg([
 #
 # **How to read it.** One point per block, with intervals: pooled $R^2$ across, the median feature's $R^2$ up; the area
 # grows with the effective rank of the outputs. On the diagonal the median feature is as straight as all together.
-# Outlier-concentrated blocks are small points at the lower right, where our planted block lies. Open diamonds are
-# planted (the other two lie at the upper right), the shaded strip is what counts as near-linear. Where a model is the
-# paper's own, what the paper gives is drawn behind, thin and grey.
+# Outlier-concentrated blocks are small points at the lower right, where our planted one lies. Open diamonds are planted
+# blocks (the other two lie at the upper right); the shaded strip counts as near-linear. If a model is the paper's own,
+# the paper's values are drawn behind, thin and grey.
 
 
 # %%
@@ -226,9 +226,9 @@ run.figure(figure, "median")
 plt.show()
 
 # %% [markdown]
-# How far is this run from what the paper gives for its models? Its median is the lower of the two middle values and its
-# rank is about the train mean (`median_r2_lower` and `rank_90_train_mean` of the table `blocks`, on our rows); here
-# both are measured on the paper's rows as well.
+# How far is this run from the paper's values for its models? The paper's median is the lower of the two middle values
+# and its rank is about the train mean (`median_r2_lower` and `rank_90_train_mean` of the table `blocks`, on our rows);
+# here both are measured on the paper's rows as well.
 
 # %%
 from howlinear.notebook import paper
@@ -242,13 +242,13 @@ run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 # %% [markdown]
 # ## Figure: one block, along two sets of axes
 #
-# The median is a matter of axes also in a real block. Here is the last block of the first model, output by output.
+# In a real block, too, the median depends on the axes. Here is the last block of the first model, output by output.
 #
-# **How to read it.** A point is one output of the block: across its share of the outputs' variance (logarithmic), up
+# **How to read it.** A point is one output of the block: across, its share of the outputs' variance (logarithmic); up,
 # its own held-out $R^2$, on the sampled rows. (a) The outputs are the features as the model has them: each is a mixture
-# of loud and quiet directions, so shares and $R^2$ lie close together. (b) The same outputs along the directions of
-# their covariance: a few loud ones, and many quiet ones. Compare how well the line explains the loud and the quiet. The
-# pooled $R^2$, the black line, is the same in both; the median, the dashed one, is not.
+# of loud and quiet directions, so shares and $R^2$ lie close together. (b) The same outputs along the eigenvectors of
+# their covariance: a few loud directions and many quiet ones. Compare how well the line explains the two kinds. The
+# pooled $R^2$ (black line) is the same in both; the median (dashed) is not.
 
 # %%
 first = next(iter(run.models))
@@ -262,8 +262,8 @@ plt.show()
 
 # %% [markdown]
 # The first of these directions can also be looked at row by row. Table `points` keeps some held-out rows of every
-# block: the block's output along that direction, the line's answer, and how far out the row lies, in median norms. The
-# book's page *Explore* draws them; here is the row that lies farthest out, of each model.
+# block: the block's output along that direction, the line's prediction, and how far out the row lies, in median norms.
+# The book's page *Explore* draws them; here is how far out each model's farthest row lies.
 
 # %%
 from howlinear.ideas.rank.points import points_along_first
@@ -279,12 +279,13 @@ run.record("points", every_point).groupby("model", sort=False)["medians"].max()
 # ## Figure: how many directions does the map need?
 #
 # The paper calls another number *effective rank*: the least $k$ for which the best map of rank $k$ (reduced-rank
-# regression) reaches 90 or 95 % of the full map's held-out $R^2$. It is a whole number and about the *map*; the
-# participation ratio above is about the *outputs*, bent part and all, and weighs directions rather than counting them.
+# regression) reaches 90 or 95 % of the full map's held-out $R^2$. It is a whole number that describes the *map*; the
+# participation ratio above describes the *outputs*, including their bent part, and weighs directions rather than
+# counting them.
 #
 # **How to read it.** A point per block, filled for 90 %, open for 95 %, on a logarithmic scale. (a) If a high $R^2$
 # were always of one kind, the points would follow one curve. (b) If the two measures of rank agreed, the points would
-# rise together. Thin and grey in (a): what the paper gives for its own models.
+# rise together. Thin and grey in (a): the paper's values for its own models.
 
 # %%
 figure = plots.reduced(blocks, beside)
@@ -292,9 +293,9 @@ run.figure(figure, "reduced")
 plt.show()
 
 # %% [markdown]
-# In numbers, medians over the blocks of a model: the least rank for 90 and for 95 % of $R^2$, and the effective rank of
-# the predictions and of the outputs; then the lowest and the highest rank for 90 %, and that rank's correlation, over
-# blocks, with $R^2$ (Spearman's ρ).
+# In numbers, as medians over the blocks of a model: the least rank for 90 and for 95 % of $R^2$, and the effective rank
+# of the predictions and of the outputs; then the lowest and the highest rank for 90 %, and that rank's correlation,
+# over blocks, with $R^2$ (Spearman's ρ).
 
 # %% tags=["nbval-check-output"]
 print(measure.reduced_table(blocks).round(1).to_string())
@@ -326,7 +327,7 @@ plt.show()
 # The first table says how many blocks are near-linear, and of which kind, and gives the lowest effective rank of a
 # block's outputs. ρ is the rank correlation, over blocks, of the outputs' effective rank with the gap between pooled
 # and median $R^2$: the paper's picture (low rank, far below the diagonal) makes it negative. The line below says how
-# large |ρ| may be by chance, of so few blocks. The second table holds means over blocks.
+# large |ρ| may be by chance with so few blocks. The second table holds means over blocks.
 
 # %% tags=["nbval-check-output"]
 from howlinear.core.correlation import fisher
@@ -368,7 +369,7 @@ run.save(settings={"high": high, "few": few, "gap": gap, "counts": counts, "band
 run.conclusion()
 
 # %% [markdown]
-# Ours beside the paper's:
+# Our results next to the paper's:
 
 # %%
 needed = measure.reduced_table(blocks).iterrows()
@@ -398,12 +399,11 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - The planted block with one loud feature shows how a high $R^2$ can be the work of one feature. Where no block of a
-#   model is near-linear the claim of two regimes cannot be tested, and one or two such blocks say little.
+# - The planted block with one loud feature shows how a high $R^2$ can be the work of one feature. If no block of a
+#   model is near-linear, the claim of two regimes cannot be tested, and one or two such blocks say little.
 # - Features are not directions. A feature may hold a little of every direction; leaving out directions takes away what
 #   the block does most, and shows how straight the quiet rest is.
-# - Each band of token frequency has the same share of the train rows, so the map is not fitted to one more than to
-#   another.
+# - Each band of token frequency has the same share of the train rows, so the fit does not favour any band.
 
 # %% [markdown]
 # ## Test yourself
@@ -423,7 +423,7 @@ run.questions()
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the variances of uncorrelated features are the eigenvalues $\lambda$. Put $a$ for the last one, and write down
+# Step 1: the variances of uncorrelated features are the eigenvalues $\lambda$. Call the last one $a$, and write down
 # $(\sum\lambda)^2 / \sum\lambda^2$.
 #
 # Step 2: set it to 2. With $m = d - 1$ that is a quadratic equation in $a$. It has two solutions: can both be a
@@ -432,7 +432,7 @@ run.questions()
 # </details>
 
 # %%
-variance = None  # a function of d; of two solutions the larger
+variance = None  # a function of d: the larger of the two solutions
 
 if variance is not None:
     for d in (10, 100):
@@ -442,9 +442,9 @@ if variance is not None:
     print(f"right: among {d} features, {variance(d):.0f} times the others' variance, each")
 
 # %% [markdown]
-# **2 (medium).** The figure of two sets of axes is of the last block. Take the middle block of the first model: what is
-# its median $R^2$ along the directions of its sampled train outputs, on the sampled held-out rows, with the map of all
-# train rows?
+# **2 (medium).** The figure with two sets of axes shows the last block. Take the middle block of the first model: what
+# is its median $R^2$ along the directions of its sampled train outputs, on the sampled held-out rows, with the map
+# fitted on all train rows?
 #
 # <details><summary>Hint</summary>
 #
@@ -477,14 +477,14 @@ if turned_median is not None:
     print(f"right: {turned_median:.2f} along directions, {along_features:.2f} along features")
 
 # %% [markdown]
-# **3 (harder).** Must a block whose median feature is bent have rank 1? Plant one ($x$ and $y$ of 40 features, as
-# above) with pooled $R^2$ above 0.9, median under 0.1, and an effective rank above 8. What does `regime` call it, and
-# why?
+# **3 (harder).** Must a block whose median feature is bent have rank 1? Plant such a block ($x$ and $y$ of 40 features,
+# as above) with pooled $R^2$ above 0.9, median under 0.1, and an effective rank above 8. What does `regime` call it,
+# and why?
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the planted block `loud` above has one loud straight feature among bent ones. The pooled $R^2$ wants what is
-# loud to be straight, and the median wants most features to be bent. How many of 40 may be straight?
+# Step 1: the planted block `loud` above has one loud straight feature among bent ones. A high pooled $R^2$ needs
+# straight loud features, and a low median needs most features to be bent. How many of 40 may be straight?
 #
 # Step 2: the effective rank of $k$ features, equally loud and uncorrelated, among quiet ones is about $k$. Columns of
 # `normal(8_000, 40, seed=0)` are uncorrelated; how many of them have to be loud, and how loud?
@@ -506,17 +506,17 @@ if crowd is not None:
 
 # %% [markdown]
 # **4 (find the bug).** Which inputs carry an output? A friend has more inputs than rows, so she keeps the ten that
-# correlate most with the output, fits the line on the rows to fit on, and scores it on held-out rows. She finds
-# something everywhere, also where outputs are noise. What is wrong? Fill in `repaired`. (It is no invented bug: the
-# paper's recipe in notebook 03 looks at the held-out rows every 200 steps, and reports its best look.)
+# correlate most with the output, fits the line on train rows, and scores it on held-out rows. She finds something
+# everywhere, even if outputs are noise. What is wrong? Fill in `repaired`. (The bug is real: the paper's recipe in
+# notebook 03 scores the held-out rows every 200 steps, and reports the best score.)
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: `held_out_r2` fits on one side and scores on the other, as it should. What happens before it is called, and on
 # which rows?
 #
-# Step 2: of 300 inputs that are noise, some go with the output on these hundred rows by chance. On which rows must such
-# luck not help an input into the ten?
+# Step 2: of 300 inputs that are noise, some correlate with the output on these hundred rows by chance. On which rows
+# must such luck not help an input into the ten?
 #
 # </details>
 

@@ -14,14 +14,14 @@
 # **Question.** Notebook 02 measured every block on one corpus. Does another kind of text give the same profile? And
 # if it does: is it the same *line*?
 #
-# **You need** notebook 02. **You learn** to keep apart a profile, which is alike on two texts, and a line, which is
+# **You need** notebook 02. **You learn** to distinguish a profile, which is alike on two texts, from a line, which is
 # not. **Time** 20 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-probed = 3  # blocks, spread over the depth, for what is slow: swaps and the bilinear probe
+probed = 3  # blocks, spread over the depth, for the slow parts: swaps and the bilinear probe
 cost_rows: int or None = None  # held-out token rows of each text that costs are measured on; None: all
 
 # %%
@@ -51,14 +51,13 @@ run.answer()
 #
 # $R^2_{\mathrm{lin}}$ says how straight a block is *where the text goes*. It does not say which straight line. Here is
 # the smallest block that shows the difference: a parabola, read by two "corpora" that visit its two flanks. Half of
-# each corpus' rows are for the fit, half are held out.
+# each corpus' rows are used for fitting, half are held out.
 #
 # ## Figure: one parabola, two lines
 #
-# **How to read it.** Points are held-out rows, those of the left flank in (a) and those of the right one in (b). In
-# both panels are the same two lines: the one fitted on the panel's own flank (solid) and the one fitted on the other
-# flank (dashed). Each explains most of its own flank. On the other one it does far worse than the mean would, so its
-# $R^2$ there is far below 0.
+# **How to read it.** Points are held-out rows, of the left flank in (a) and of the right one in (b). Both panels show
+# the same two lines: the one fitted on the panel's own flank (solid) and the one fitted on the other (dashed). Each
+# explains most of its own flank. On the other flank it does far worse than the mean, so its $R^2$ there is far below 0.
 
 # %%
 import torch
@@ -92,7 +91,7 @@ run.figure(figure, "parabola")
 plt.show()
 
 # %% [markdown]
-# So we ask three things of every pair of corpora, in this order: are the blocks *as straight*; does the line of one
+# So we ask, in this order, about every pair of corpora: are the blocks *as straight* on both; does the line of one
 # *serve* the other; are the two lines *alike*? A truly affine block must pass all three, whatever the texts.
 
 # %% [markdown]
@@ -101,24 +100,24 @@ plt.show()
 # Write $(W_A, b_A)$ for the map fitted on the train documents of corpus $A$.
 #
 # - *As straight?* `agreement.agreement` correlates two profiles over the blocks and takes their difference block by
-#   block. Its intervals leave out document folds of either corpus. The blocks are not resampled: they are all that the
-#   model has, no sample of anything.
-# - *Does it serve?* $R^2_{AB} = 1 - \lVert Y_B' - X_B' W_A - \mathbf 1 b_A^\top \rVert_F^2 \,/\,
-#   \lVert Y_B' - \mathbf 1 \bar y_B'^\top \rVert_F^2$ on held-out documents of $B$. What fitting elsewhere costs is the
-#   **drop** $R^2_{BB} - R^2_{AB}$; both terms are scored on the same documents, so its interval is paired.
+#   block. Its intervals leave out document folds of either corpus. The blocks are not resampled: they are all the
+#   blocks of the model, not a sample.
+# - *Does it serve?* $R^2_{AB} = 1 - \lVert Y_B' - X_B' W_A - \mathbf 1 b_A^\top \rVert_F^2 \,/\, \lVert Y_B' - \mathbf
+#   1 \bar y_B'^\top \rVert_F^2$ on held-out documents of $B$. The cost of fitting elsewhere is the **drop** $R^2_{BB} -
+#   R^2_{AB}$; both terms are scored on the same documents, so its interval is paired.
 # - *Alike?* The cosine $\langle W_A, W_B\rangle / \lVert W_A\rVert\lVert W_B\rVert$ with $\langle V, W\rangle =
 #   \operatorname{tr}(V^\top \Sigma W)$, where $\Sigma$ is the input covariance of both corpora's held-out rows. It is
-#   the correlation of what the maps predict: a direction that no text visits does not count (`transfer.likeness`).
+#   the correlation of the maps' predictions: a direction that no text visits does not count (`transfer.likeness`).
 #
-# Two maps fitted on two draws of the *same* corpus are not quite alike either. How alike they would be follows from
-# the spread of the maps with one of $n$ folds left out, $s_A = 1 - \tfrac{n-1}{n}\sum_i \lVert W_A^{(i)} - \bar
-# W_A\rVert^2 / \lVert W_A\rVert^2$: noise alone would bring the cosine down to $\sqrt{s_A s_B}$, our yardstick
-# (`Transfer.expected`). All of it needs only the moments that notebook 01 kept; no text is read again.
+# Two maps fitted on two draws of the *same* corpus are not quite alike either. How alike they would be follows from the
+# spread of the maps with one of $n$ folds left out, $s_A = 1 - \tfrac{n-1}{n}\sum_i \lVert W_A^{(i)} - \bar W_A\rVert^2
+# / \lVert W_A\rVert^2$: noise alone would bring the cosine down to $\sqrt{s_A s_B}$, our yardstick
+# (`Transfer.expected`). All of this needs only the moments that notebook 01 kept; no text is read again.
 
 # %% [markdown]
 # ## Run
 #
-# One call per model carries every block's map to every corpus. Tidy tables hold what is found: each text's own profile,
+# One call per model scores every block's map on every corpus. Tidy tables hold the results: each text's own profile,
 # what a map loses on another text, and how alike two maps are.
 
 # %%
@@ -143,8 +142,8 @@ profiles.head()
 # ## Figure: profiles on the texts of the run (the paper's figure 5)
 #
 # **How to read it.** One panel per model, one curve per corpus: $R^2_{\mathrm{lin}}$ of the map fitted *and* scored on
-# that corpus, with 95 % intervals. If the profile belongs to the model and not to the text, the curves lie on each
-# other. Where model and corpus are the paper's own, what the paper gives is drawn behind, thin and grey.
+# that corpus, with 95 % intervals. If the profile belongs to the model and not to the text, the curves coincide. If
+# model and corpus are the paper's own, the paper's values are drawn behind, thin and grey.
 
 # %%
 from howlinear.files import published
@@ -155,7 +154,7 @@ run.figure(figure, "profiles")
 plt.show()
 
 # %% [markdown]
-# How far is this run from what the paper gives for its models on its texts? They are measured by its own protocol as
+# How far is this run from the paper's values for its models on its texts? They are measured by the paper's protocol as
 # well: the first 117 windows of a text, and $R^2$ about one scalar mean.
 
 # %%
@@ -171,7 +170,7 @@ if len(cells):
 run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 
 # %% [markdown]
-# Eyes are lenient with curves. The table is not. It has a row for each pair of corpora:
+# Eyes are lenient with curves; the table is not. It has a row for each pair of corpora:
 #
 # | column | what it is |
 # |---|---|
@@ -179,10 +178,10 @@ run.shown(published.compare_with_paper(cells).round(3), paper.NONE)
 # | `r`, `r_low`, `r_high` | their correlation over the blocks, and its 95 % interval |
 # | `inner` | the same without the first and the last block, which alone can make a correlation high |
 # | `gap`, `gap_block` | the largest difference of the two profiles, with its interval, and its block |
-# | `differ` | how many blocks differ by more than their interval; one in twenty would by chance |
+# | `differ` | how many blocks have a difference whose interval excludes 0; one in twenty would by chance |
 #
-# The largest of many differences is large by choice, so the count is what to read. A model of fewer than three blocks
-# has no row. Below the table, for each model: how much of the variance of $R^2$ over blocks and corpora the block
+# The largest of many differences is large because it was picked, so read the count. A model with fewer than three
+# blocks has no row. The line below the table says how much of the variance of $R^2$ over blocks and corpora the block
 # explains, whatever the corpus.
 
 # %% tags=["nbval-check-output"]
@@ -195,7 +194,7 @@ print(by_model.set_index("model")["by_block"].round(2).to_dict())
 #
 # **How to read it.** Top: mean over the blocks of $R^2_{AB}$, fitted on the row's corpus and scored on the column's;
 # the diagonal is the mean of figure 5. If the line were the block's own, each column would have one colour throughout.
-# Bottom: block by block, the drop where the main corpus' map is used on another corpus (0 is no loss), with 95 %
+# Bottom: block by block, the drop when the main corpus' map is used on another corpus (0 is no loss), with 95 %
 # intervals.
 
 # %%
@@ -204,7 +203,7 @@ run.figure(figure, "transfer")
 plt.show()
 
 # %% [markdown]
-# The same in numbers, one row a model:
+# The same in numbers, one row per model:
 #
 # | column | what it is |
 # |---|---|
@@ -212,11 +211,11 @@ plt.show()
 # | `surely` | share of the drops whose whole interval lies above 0 |
 # | `likeness`, `lowest` | mean and smallest cosine of two maps |
 # | `noise` | what noise alone would leave of a cosine of 1, on average |
-# | `below` | share of the cosines that lie, interval and all, below what noise would leave |
+# | `below` | share of the cosines whose whole interval lies below what noise would leave |
 # | `bend` | correlation, over blocks, of the mean drop with $1 - R^2_{\mathrm{lin}}$ |
 #
-# Only a bent block can lose its line, so `bend` should be high. Then: is a corpus that the model never saw the odd one
-# out? (We know what the embedded models saw. Of others it is *unknown*.) A run with a single text has nothing here.
+# Only a bent block can lose its line, so `bend` should be high. The second table asks: is a corpus that the model never
+# saw the odd one out? (We know what the embedded models saw; for others it is *unknown*.) A single text has no drops.
 
 # %% tags=["nbval-check-output"]
 drops = transfer.assign(surely=transfer["drop_low"] > 0).groupby("model", sort=False)
@@ -235,9 +234,9 @@ seen = run.record("drops_by_training", measure.drops_by_training(transfer, TRAIN
 print("mean drop, fitted → scored:\n" + seen.round(2).to_string(index=False))
 
 # %% [markdown]
-# Three questions, for a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map,
-# and what does the main corpus' map cost *extra*, as if the model were compressed on one text and deployed on another?
-# (Below 0, the line does better than what it replaces.) Is the gain of notebook 03's rank-16 *bilinear* branch the same
+# Three questions about a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map? What
+# does the main corpus' map cost *extra*, as if the model were compressed on one text and deployed on another? (Below 0,
+# the line does better than what it replaces.) And is the gain of notebook 03's rank-16 *bilinear* branch the same
 # everywhere? An encoder predicts no next token, so the first two questions do not apply to it; the third does.
 
 
@@ -299,14 +298,14 @@ run.conclusion()
 
 # %% [markdown]
 # - A correlation near 1 says that the shape is kept. Where the correlation without the two end blocks is much lower,
-#   the texts agree that the end blocks differ from the others, and agree less on the order of those. Overlaid curves
-#   show the first and hide the second.
-# - Where a line surely loses $R^2$ on another text, "so much of the block is linear" is said of block *and* text: on
-#   each corpus some line explains so much, and not the same line. A bent function behaves so when texts visit different
-#   parts of it, as the parabola did.
-# - The weights are the same throughout, so a lost line is due to the inputs alone. Intervals are about documents; the
-#   kinds of text are far too few for one. In a block whose $R^2_{\mathrm{lin}}$ rests on a few massive rows (notebook
-#   12), all of this is about these rows: they may agree on all texts while the others do not.
+#   the texts agree that the end blocks differ from the inner ones, and agree less on the order of the inner ones.
+#   Overlaid curves show the former and hide the latter.
+# - Where a line surely loses $R^2$ on another text, "this much of the block is linear" is a statement about block *and*
+#   text: on each corpus some line explains that much, but not the same line. A bent function behaves this way when
+#   texts visit different parts of it, as the parabola did.
+# - The weights are the same throughout, so what a line loses is due to the inputs alone. Intervals are over documents;
+#   there are far too few kinds of text for an interval over these. In a block whose $R^2_{\mathrm{lin}}$ rests on a few
+#   massive rows (notebook 12), all of this is about these rows: they may agree on all texts while the others do not.
 
 # %% [markdown]
 # ## Test yourself
@@ -335,11 +334,11 @@ last = run.corpora[-1]
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `train` holds the moments of each corpus' train rows, and `sum` adds up moments. `fit` makes a map of moments,
-# and returns it with the rank of the inputs.
+# Step 1: `train` holds the moments of each corpus' train rows, and `sum` adds up moments. `fit` makes a map from
+# moments, and returns it with the rank of the inputs.
 #
-# Step 2: `r2` scores a map on moments. Score the one map on `test` of each corpus, and compare with what the corpus'
-# own map has there.
+# Step 2: `r2` scores a map on moments. Score the one map on `test` of each corpus, and compare with the $R^2$ of the
+# corpus' own map there.
 #
 # </details>
 
@@ -359,15 +358,15 @@ if one_for_all is not None:
 
 # %% [markdown]
 # **2 (medium).** Perhaps the foreign map has the right slopes and only the wrong offset. Keep $W$ of the main corpus,
-# choose the best $b$ on the *train* rows of the last corpus, and score there. How much of the drop is left?
+# choose the best $b$ on the *train* rows of the last corpus, and score on its held-out rows. How much of the drop
+# remains?
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: with given slopes $W$ what is left to fit is $y - xW$, by a constant. Which constant comes nearest to it, in
-# squares?
+# Step 1: with given slopes $W$, only a constant is left to fit to $y - xW$. Which constant has the least squared error?
 #
-# Step 2: moments know the means as `mean_x` and `mean_y`. Of which corpus are the means that you need, and of which
-# side? `fit(train[main])[0].weight` are the slopes.
+# Step 2: moments hold the means as `mean_x` and `mean_y`. From which corpus, and from which side, are the means that
+# you need? `fit(train[main])[0].weight` are the slopes.
 #
 # Step 3: `hl.AffineMap(weight, bias)` is a map, and `r2` scores it on the held-out moments of the last corpus.
 #
@@ -394,7 +393,7 @@ if moved_r2 is not None:
 #
 # Step 2: `howlinear.ideas.corpora.transfer.likeness` takes two maps, and the moments of the rows to compare them on.
 #
-# Step 3: the yardstick is for two draws as large as all train folds together. How many rows has each of your two maps?
+# Step 3: the yardstick is for two draws as large as all train folds together. How many rows does each of your maps use?
 #
 # </details>
 

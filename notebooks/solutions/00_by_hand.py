@@ -83,8 +83,8 @@ straight = max(r2, key=r2.get)
 bent = min(r2, key=r2.get)
 
 # %% [markdown]
-# **1.** The first column of the line, of the residual and of the outputs; the sums run over held-out rows. One feature
-# can lie well above or below the value of all: that one weighs features by their variance.
+# **1.** Take the first column of the line, the residual and the outputs; the sums run over held-out rows. The $R^2$ of
+# one feature can lie well above or below that of all, which weighs features by their variance.
 
 # %%
 x, y = blocks[bent]
@@ -101,8 +101,8 @@ measured = hl.measure(model, text, blocks=[bent])[bent]
 assert abs(of_one_feature - measured.r2_per_feature[0]) < 1e-3
 
 # %% [markdown]
-# **2.** The method stays as it is: a sum of squares of $x$ is still linear in what is to be found. It helps, and it is
-# far from all: a neuron bends a *sum* of inputs, and the square of a sum holds products as well as squares.
+# **2.** The method stays as it is: a weighted sum of squares of $x$ is still linear in the weights. The squares help,
+# but not enough: a neuron bends a *sum* of inputs, and the square of a sum holds products as well as squares.
 
 # %%
 wider = torch.cat([x, x.square()], 1)
@@ -111,7 +111,7 @@ with_squares = r_squared(with_more_inputs, wider[held_out], y[held_out])
 assert r2[bent] < with_squares < 1
 
 # %% [markdown]
-# **3.** In the straightest block of all, whose line explains most, the loss rises; and it may rise by more than in the
+# **3.** The loss rises even for the straightest block, whose line explains most, and may rise by more than for the
 # least straight one. How much of a block's variance a line explains does not say how much the rest of the model needs
 # what the line leaves. Notebooks 02 and 06 are about this.
 
@@ -147,9 +147,9 @@ by_package = float(with_affine - without)
 assert abs(by_package - loss_added) < 1e-3
 
 # %% [markdown]
-# **4.** `y.mean()` is one number, the mean over all features. Features have means of their own, and how far these lie
-# apart then counts as variance that was explained, though a constant explains it. Each feature must be compared with
-# its own mean, `y.mean(0)`.
+# **4.** `y.mean()` is one number, the mean over all features. Features have means of their own, and the spread of these
+# means then counts as explained variance, though a constant explains it. Each feature must be compared with its own
+# mean, `y.mean(0)`.
 
 
 # %%

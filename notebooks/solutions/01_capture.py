@@ -30,8 +30,8 @@ sample = kept.sample
 
 # %% [markdown]
 # **1.** Moments hold $1 + 2d + 2d^2 + d$ numbers (the count, two means, two matrices, one vector of squares); rows hold
-# $2nd$. They are equal at $n = d + 3/2 + 1/(2d)$: from little more than $d$ rows on, moments are smaller, and they stay
-# the same size for ever. In bytes, float64 doubles it, and sixteen folds hold sixteen times as much.
+# $2nd$. They are equal at $n = d + 3/2 + 1/(2d)$: from little more than $d$ rows on, moments are smaller, and their
+# size is fixed. In bytes, float64 doubles their size, and sixteen folds hold sixteen times as much.
 
 
 # %%

@@ -58,7 +58,7 @@ by_hand = -between_means / varies
 assert np.isclose(ablated, by_hand)
 
 # %% [markdown]
-# **3.** Any affine map of $x$ is an affine map of $xA$, as long as $A$ can be undone: the two problems have the same
+# **3.** Any affine map of $x$ is an affine map of $xA$, as long as $A$ is invertible: the two problems have the same
 # best prediction. (With float32 rows and the rule for null directions, up to rounding.)
 
 # %%
@@ -80,9 +80,9 @@ mixed_r2 = hl.ceiling(*mixed).r2
 assert np.isclose(mixed_r2, plain_r2, rtol=0, atol=1e-6)
 
 # %% [markdown]
-# **4.** A line has one free number for each input, and one more: on about so many rows it goes through all of them,
-# whatever they say. That it has learned nothing shows on other rows, where it does worse than the mean; and there she
-# did not look. So score on held-out rows, which tells that the rows were too few, and then take more.
+# **4.** A line has one free number for each input, and one more: fitted on about that many rows, it passes through all
+# of them, whatever the outputs are. That it has learned nothing shows only on other rows, where it does worse than the
+# mean, and she did not check those. So score on held-out rows, see that the train rows were too few, and take more.
 
 
 # %%

@@ -33,7 +33,7 @@ fitted = branch(rows, rank)
 
 # %% [markdown]
 # **1.** $A$ and $B$ hold $d \times r$ numbers each, $U$ holds $r \times d_{out}$: about $3r/d$ of the map, a small
-# addition while the rank is small. (What $W$ gives up for the products' straight part, it gives up in place.)
+# addition while the rank is small. (Making room for the products' straight part adds no numbers to $W$.)
 
 # %%
 d, d_out = rows.z.shape[1], rows.e.shape[1]
@@ -42,8 +42,8 @@ counted = fitted.left.numel() + fitted.right.numel() + fitted.readout.numel()
 assert np.isclose(relative_size, counted / (d * d_out))
 
 # %% [markdown]
-# **2.** The products grow tenfold, and with them their straight and constant parts; the readout undoes it. Nothing that
-# can be measured at the output tells the two apart, so the size of one factor, a gate among them, means nothing alone.
+# **2.** The products grow tenfold, and with them their straight and constant parts; the readout undoes it. Nothing
+# measured at the output can tell the two branches apart, so one factor's size, such as a gate's, means nothing alone.
 
 # %%
 disguised = replace(
@@ -53,8 +53,8 @@ assert torch.allclose(disguised.left, 10 * fitted.left)
 assert torch.allclose(disguised(rows.z), fitted(rows.z), atol=1e-3 * float(rows.e.std()))
 
 # %% [markdown]
-# **3.** The difference is what the branch learned by heart: it grows with the rank and shrinks with the rows. The fold
-# that decides when to stop keeps it from doing harm, and the held-out rows keep it out of the gain.
+# **3.** The difference is what the branch learned by heart: it grows with the rank and shrinks as rows are added. The
+# fold that decides when to stop keeps it from doing harm, and scoring on held-out rows keeps it out of the gain.
 
 
 # %%

@@ -29,9 +29,8 @@ blocks = run.capture(first).blocks
 middle_block = blocks[list(blocks)[len(blocks) // 2]]
 
 # %% [markdown]
-# **1.** $(a + m)^2 = 2\,(a^2 + m)$ with $m = d - 1$ is a quadratic in $a$; the larger root is
-# $a = m + \sqrt{2m^2 - 2m}$, about $2.4\,d$: one feature must be louder than all others together, and by far, before
-# the effective rank says 2.
+# **1.** $(a + m)^2 = 2\,(a^2 + m)$ with $m = d - 1$ is a quadratic in $a$; the larger root is $a = m + \sqrt{2m^2 -
+# 2m}$, about $2.4\,d$: one feature must be far louder than all others together for the effective rank to be 2.
 
 
 # %%
@@ -48,8 +47,8 @@ for d in (3, 100):
 print("d = 100:", round(variance(100)))
 
 # %% [markdown]
-# **2.** The pooled $R^2$ does not know the axes; the median does. Each feature is a mixture of directions, loud and
-# quiet, so the loud ones speak in every feature; along directions each speaks once, and most directions are quiet.
+# **2.** The pooled $R^2$ does not depend on the axes; the median does. Each feature is a mixture of loud and quiet
+# directions, so the loud ones count in every feature; along directions each counts once, and most directions are quiet.
 
 # %%
 maps = fit_folds(middle_block.train, refit=False)
@@ -73,9 +72,9 @@ assert abs(turned_median - float(r2_of_each.quantile(0.5))) < 1e-6
 
 # %% [markdown]
 # **3.** Twelve loud straight features among 28 bent ones: the pooled $R^2$ is high, the median feature is bent, and the
-# outputs use a dozen directions. The rank is not low, so the two signs disagree and `regime` says so: a low rank is
-# one way of being concentrated, not the only one. Figure 4 catches this block by its distance from the diagonal, not by
-# its size.
+# outputs use a dozen directions. The rank is not low, so the two signs disagree and `regime` says so: a low rank is one
+# way of being concentrated, not the only one. Figure 4 shows this block by its distance from the diagonal, not by its
+# size.
 
 
 # %%
@@ -100,8 +99,8 @@ assert seen.regime(high, few, gap) == "mixed"
 assert seen.features[1].value < 0.1
 
 # %% [markdown]
-# **4.** `correlated(x, y)` sees all rows, and the held-out ones among them. Of 300 inputs that have nothing to do with
-# the output, it takes those ten that happen to go with it on these very rows, and the line is scored for that luck. The
+# **4.** `correlated(x, y)` sees all rows, including the held-out ones. Of 300 inputs that have nothing to do with the
+# output, it picks the ten that happen to correlate with it on these very rows, and the score rewards that luck. The
 # split comes too late: whatever is chosen by looking at outputs, be it inputs, a rank or when to stop, must be chosen
 # without the rows that are scored. (By the same rule this notebook ranks loudness by train variance.)
 

@@ -34,7 +34,7 @@ for corpus in run.corpora:
     kept[corpus] = of_corpus.blocks[block]
 
 # %% [markdown]
-# Where a profile has one corpus only, two halves of it stand in for two: then only the draw of documents differs.
+# If a run profile has only one corpus, its two halves stand in for two corpora: only the draw of documents differs.
 
 # %%
 if len(kept) == 1:
@@ -55,9 +55,9 @@ for corpus, captured in kept.items():
     own[corpus] = r2(maps[corpus], test[corpus])
 
 # %% [markdown]
-# **1.** With plenty of rows, one map for all texts does better on each than a stranger's and worse than its own: it has
-# to serve inputs that bend the block in different ways. Two halves of one text do not disagree; there the common map
-# has more rows to learn from, and that is all.
+# **1.** With plenty of rows, one map for all texts does better on each than another text's map and worse than its own:
+# it has to serve inputs that bend the block in different ways. Two halves of one text do not differ in this; there the
+# common map just has more rows to learn from.
 
 # %%
 all_texts = sum(train.values())
@@ -73,8 +73,8 @@ for corpus in kept:
         assert one_for_all[corpus] > strangers
 
 # %% [markdown]
-# **2.** For given slopes the best bias maps the mean input to the mean output. What it repairs is the part of the drop
-# that a shift of the means makes; what is left, the slopes make.
+# **2.** For given slopes the best bias maps the mean input to the mean output. It repairs the part of the drop that
+# comes from a shift of the means; the rest comes from the slopes.
 
 # %%
 slopes = maps[main].weight
@@ -91,8 +91,8 @@ mean_output = moved(foreign.mean_x)
 assert np.allclose(mean_output, foreign.mean_y)
 
 # %% [markdown]
-# **3.** Half the rows make about twice the noise, and so the halves are less alike than two draws of the whole corpus
-# would be; the yardstick stands for the latter.
+# **3.** Half the rows mean about twice the noise, so the halves are less alike than two draws of the whole corpus would
+# be, and the yardstick is for the latter.
 
 # %%
 folds = kept[main].train
