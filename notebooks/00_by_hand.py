@@ -19,7 +19,7 @@
 # seen. **Time** 30 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts; this notebook uses only the first; its text assumes a GPT-2
+profile = "minis"  # which models and texts; this notebook uses only the first model; its text assumes a GPT-2
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows = 20_000  # tokens that the model reads, or the profile's own number if that is smaller

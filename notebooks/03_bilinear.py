@@ -67,7 +67,7 @@ for name, of_model in some.items():
 # %% [markdown]
 # ## Predict first
 #
-# 1. A branch of sixteen products, beside a map of hundreds of inputs: does it recover a tenth of what the line leaves,
+# 1. A branch of sixteen products, next to a map of hundreds of inputs: does it recover a tenth of what the line leaves,
 #    a third, most of it?
 # 2. Plot the gain against what the line leaves, a point per block. The paper sees a cloud without a slope (Pearson
 #    $r \approx 0$). Do you?
@@ -125,7 +125,7 @@ run.answer()
 #
 # The gain is $R^2_{\mathrm{poly}} - R^2_{\mathrm{lin}}$, both on *the same* held-out rows of the sample, which is why
 # `r2` differs a little from notebook 02's, scored on all held-out rows. The gain's interval adds two variances: a
-# jackknife over held-out folds, and one over fits that each leave out another train fold (`probe.probe`).
+# jackknife over held-out folds, and one over fits that each leave out a different train fold (`probe.probe`).
 #
 # By construction the gain cannot exceed $1 - R^2_{\mathrm{lin}}$: the cloud of points lies under a diagonal, which
 # alone can give it a slope. So we also report the *share recovered*, gain $/\,(1 - R^2_{\mathrm{lin}})$.
