@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 06 · Which blocks can be replaced, and how would you know?
 #
-# **Question.** A straight line takes the place of a feed-forward block that has many times as many weights. Which
-# blocks allow it, can the cost be foreseen, how low may the line's rank be, and how many blocks can go at once?
+# **Question.** Replace a feed-forward block by a straight line that has many times fewer weights. Which blocks allow
+# it, can the cost be predicted, how low can the line's rank be, and how many blocks can be replaced at once?
 #
 # **You need** notebook 02; a little calculus (a second-order expansion). **You learn** to compare signals of what a
 # swap will cost, and to ask what a block is worth before you praise its line. **Time** 35 minutes to read, 5 to run.
@@ -25,13 +25,13 @@ deep = 5  # how many blocks to replace together, at most
 candidates = 2  # blocks that the greedy search tries at each step
 sets = 8  # random sets of two to four blocks, to test predictions of joint costs
 price_sequences = 96  # sequences for the backward pass that prices the blocks
-rival_sequences = 96  # sequences to fit on that the signals of other papers look at
-replaced_sequences = 16  # sequences to fit on that the rival measures its swaps on
+rival_sequences = 96  # train sequences that the signals of other papers are computed on
+replaced_sequences = 16  # train sequences on which *replace one* measures its swaps
 cost_rows: int or None = None  # held-out token rows that costs are measured on; None: all
-refit_sequences: int or None = None  # sequences that the greedy search refits its maps on; None: all to fit on
-trial_sequences = 24  # sequences to fit on that the greedy search compares losses on
-heal_steps = 200  # of four sequences each; the paper's
-heal_again = True  # once more in another order, for one model
+refit_sequences: int or None = None  # train sequences on which the greedy search refits its maps; None: all
+trial_sequences = 24  # train sequences on which the greedy search compares losses
+heal_steps = 200  # training steps after the swap, of four sequences each; the paper's
+heal_again = True  # heal one model once more, with the sequences in another order
 
 # %%
 import numpy as np
@@ -51,7 +51,7 @@ for name in list(models):
         print(f"{name} predicts no next token: it has no loss, so nothing below applies to it.")
 
 captures = {name: run.capture(name) for name in models}
-texts = {name: stored.rows.with_fewer_held_out(cost_rows) for name, stored in captures.items()}  # costs are of these
+texts = {name: stored.rows.with_fewer_held_out(cost_rows) for name, stored in captures.items()}  # for the costs
 held_out = {name: text.ids[text.test] for name, text in texts.items()}
 fitted = {name: stored.rows.ids[~stored.rows.test] for name, stored in captures.items()}
 print("models:", ", ".join(models), "· text:", run.corpora[0], "·", run.rows, "token rows")
@@ -61,16 +61,16 @@ run.record_held_out({name: {run.corpora[0]: text} for name, text in texts.items(
 # ## Predict first
 #
 # 1. You must give up one block. Do you take the one with the highest $R^2_{\mathrm{lin}}$?
-# 2. A map of half the rank: does it lose half of what the full map explains?
-# 3. Several blocks go at once. Is the loss about the sum of the single losses, or more?
+# 2. Does a map of half the rank lose half of what the full map explains?
+# 3. Several blocks are replaced at once. Is the cost about the sum of the single costs, or more?
 
 # %% [markdown]
 # ## The answer
 #
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
-# *signal* is a number computed before a swap that should foresee its cost. Spearman's ρ compares the order of the
-# blocks by the signal with that by the measured cost: 1 if the two are the same, −1 if one is the other reversed, about
-# 0 if they have nothing to do with each other.
+# *signal* is a number computed before a swap that should predict its cost. Spearman's ρ compares the order of the
+# blocks by the signal with their order by measured cost: it is 1 if the two orders are the same, −1 if one is the
+# reverse of the other, and about 0 if they are unrelated.
 
 # %%
 run.answer()
@@ -81,32 +81,32 @@ run.answer()
 # $R^2_{\mathrm{lin}}$ treats all variance alike. The loss does not: an error in a direction that no later layer reads
 # is free, and an error of one part in a hundred in a block that everything rests on is costly. So ask the loss. Its
 # gradient at the block's output says, token by token, which way it hurts to push. Collect the second moment of these
-# gradients, and weigh the map's error by it: that is the block's *price*. One backward pass prices every block.
+# gradients, and weight the map's error by it: that is the block's *price*. One backward pass prices every block.
 #
-# A low price alone is no praise: a block that does nothing is cheap to replace by a constant. So each swap stands
-# beside its *mean ablation*, in which the block's mean output takes the block's place.
+# A low price alone does not make a good line: a block that does nothing is cheap to replace by a constant. So each swap
+# is compared with *mean ablation*, in which the block is replaced by its mean output.
 
 # %% [markdown]
 # ## Method
 #
-# With the columns $r = y - W^\top x - b$ and $g = \partial(\text{loss of the sequence}) / \partial y$ of a token, a
-# swap adds $-r$ everywhere, and
+# For each token, let $r = y - W^\top x - b$ and $g = \partial(\text{loss of the sequence}) / \partial y$, both as
+# columns. A swap adds $-r$ to every output, and
 #
 # $$ \Delta\,\text{loss per token} \;\approx\; -\mathbb E[g \cdot r] + \tfrac12 \mathbb E[(g \cdot r)^2]
 #    \;\approx\; \tfrac12 \operatorname{tr}\big(\mathbb E[g g^\top]\, \mathbb E[r r^\top]\big) $$
 #
-# in nats: squared gradients replace the curvature (Fisher information), errors of different tokens count as
-# independent, and the first term is left out (below we print how often it is positive). *Paired* keeps $g$ and $r$ of
-# one token together.
+# in nats. Squared gradients replace the curvature (Fisher information), errors of different tokens are taken as
+# independent, and the first term is left out (we print below how often it is positive). *Paired* keeps the $g$ and the
+# $r$ of each token together.
 #
 # <details><summary>Refresher: from the loss to the price</summary>
 #
 # To second order, adding $-r$ to the output changes the loss by $-g \cdot r + \tfrac12 r^\top H r$, with the matrix $H$
 # of second derivatives. $H$ is far too large to compute. But the loss is $-\log p$ of the next token, and if that token
 # were drawn from the model's own predictions, the mean of $g g^\top$ would be the mean of $H$ with respect to those
-# predictions: this is the Fisher information. Text is not drawn so, and the price takes it as if it were. On average
-# $\tfrac12 r^\top H r$ then becomes $\tfrac12 (g \cdot r)^2 = \tfrac12 \sum_{ij} g_i g_j\, r_i r_j$. If $g$ and $r$ of
-# a token have nothing to do with each other, the mean of the products is the product of the means,
+# predictions: this is the Fisher information. Real text is not drawn in this way; the price assumes that it is. On
+# average $\tfrac12 r^\top H r$ then becomes $\tfrac12 (g \cdot r)^2 = \tfrac12 \sum_{ij} g_i g_j\, r_i r_j$. If $g$ and
+# $r$ of a token are independent, the mean of the products is the product of the means,
 # $\tfrac12 \sum_{ij} \mathbb E[g_i g_j]\, \mathbb E[r_i r_j]$, and that sum is the trace.
 #
 # </details>
@@ -117,14 +117,14 @@ run.answer()
 # | best map of rank $k$: $W_k = W V_k V_k^\top$, $V$ eigenvectors of $W^\top S_{xx} W$ | `reduced_rank`, in `core` |
 # | loss recovered: $1 - (L_\text{swap} - L)/(L_\text{ablated} - L)$ | `ranking.recovered` |
 # | Spearman's $\rho$ of a signal with the measured costs, model by model | `ranking.ranking` |
-# | the swapped layer trained on, and the original likewise | `healing.healing` |
+# | the swapped layer trained further, and the original too | `healing.healing` |
 # | several blocks, each map refitted on the inputs it now gets | `greedy.greedy` |
 # | the signals of ShortGPT and LLM-Drop; of NBL | `signals.stream`; `signals.cca_bounds` |
-# | the swap measured on text to fit on | `signals.replace_one` |
+# | the swap measured on train text | `signals.replace_one` |
 #
-# A case to follow by hand: a block with two output features, and a loss that reads the first of them alone, a logistic
+# A case to follow by hand: a block with two output features, and a loss that reads only the first, a logistic
 # regression on $y_1$. We add the same random error to one feature or to the other. The size of the error, which is all
-# that $R^2$ sees, is the same; the price is not, and it is about what the loss really rises by.
+# that $R^2$ sees, is the same; the price is not, and it is close to the measured rise of the loss.
 
 # %% tags=["nbval-check-output"]
 generator = np.random.default_rng(run.seed)
@@ -151,8 +151,8 @@ for feature in (0, 1):
 # %% [markdown]
 # ## Run
 #
-# First each block alone: its map is fitted on one side of the documents, its cost measured on the other. Where
-# `cost_rows` is set that is a part of the held-out text, so that costs differ somewhat from those of notebook 02.
+# First each block alone: its map is fitted on the train documents, and its cost measured on the held-out ones. If
+# `cost_rows` is set, only part of the held-out text is used, so costs differ somewhat from those of notebook 02.
 
 
 # %%
@@ -170,47 +170,47 @@ for name, stored in captures.items():
 costs = {name: block_costs(models[name], captures[name].blocks, maps[name], texts[name]) for name in models}
 
 # %% [markdown]
-# Then the signals, which put no line in place on held-out text. The table below shows four: the paper's own, $1 -
-# R^2_{\mathrm{lin}}$; the *price*, by which `howlinear compress --max-dppl` goes; and the two of all others that rank
-# the costs best. Among these others are:
+# Then the signals, none of which puts a line in place on held-out text. The table below shows four: the paper's own,
+# $1 - R^2_{\mathrm{lin}}$; the *price*, which `howlinear compress --max-dppl` uses; and, of all the others, the two
+# that rank the costs best. The others include:
 #
-# - *residual*, the mean squared length of the line's error $r$, and *residual / stream*, the same as a share of the
+# - *residual*, the mean squared length of the line's error $r$, and *residual / stream*, that length as a share of the
 #   residual stream's variance. $1 - R^2_{\mathrm{lin}}$ is the same error as a share of the output's own variance, so
 #   that a large error in a loud block counts for little;
-# - *ablation*, the cost of mean ablation, measured on the held-out text itself, and *ablation × (1 − R²)*, that times
-#   the share that the line misses.
+# - *ablation*, the cost of mean ablation, measured on the held-out text itself, and *ablation × (1 − R²)*, this cost
+#   times the share that the line misses.
 #
 # <details><summary>Signals that other papers choose blocks by</summary>
 #
-# Each as its paper has it, with $s$ the residual stream that the block's norm reads:
+# Each is defined as in its paper; $s$ is the residual stream that the block's norm reads:
 #
 # | signal | what it is | paper |
 # |---|---|---|
 # | *block influence* | $1 - \cos$ of a whole layer's input and output, mean over tokens | ShortGPT, arXiv 2403.03853 |
 # | *sub-layer cosine* | $1 - \cos(s, s + y)$, norm and FFN together, mean over tokens | LLM-Drop, arXiv 2406.15786 |
 # | *CCA bound* | $\sum_i 1 - \rho_i^2$, canonical correlations of $s$ and $s + y$ | NBL, arXiv 2505.21077 |
-# | *replace one* | the swap itself, measured on a few sequences of the text to fit on | |
+# | *replace one* | the swap itself, measured on a few train sequences | |
 #
-# The first two were made for leaving a layer out, and know of no map; the third bounds the error of the best line from
-# $s$ to $s + y$, and NBL uses it for attention. (The canonical correlations $\rho_i$ are the highest that a direction
-# of the one and a direction of the other can have, pair by pair; each is 1 where a line loses nothing.) *Replace one*
-# foresees nothing: it makes every swap, with a run of the model for each block. So it is no candidate for the best
-# signal, and shows how much of the order a few sequences can reveal at all.
+# The first two were designed for leaving a layer out, and ignore the map; the third bounds the error of the best line
+# from $s$ to $s + y$, and NBL uses it for attention. (The canonical correlations $\rho_i$ are, pair by pair, the
+# highest correlations between a direction of $s$ and one of $s + y$; each is 1 where a line loses nothing.) *Replace
+# one* predicts nothing: it makes every swap, with a run of the model for each block. So it is not a candidate for the
+# best signal; it shows how much of the order a few sequences can reveal at all.
 #
 # </details>
 
 # %%
 for name, table in costs.items():
     every = max(1, len(fitted[name]) // replaced_sequences)
-    few = fitted[name][::every][:replaced_sequences]  # spread over the text to fit on
+    few = fitted[name][::every][:replaced_sequences]  # spread over the train text
     seen = fitted[name][:rival_sequences]
     costs[name] = table.join(measure(models[name], maps[name], prices[name], seen, few))
 blocks = run.record("blocks", stack("blocks", costs))
 
 # %% [markdown]
-# What perplexity rises by (*delta*), block by block, and what mean ablation costs in nats per token. *Recovered*
-# compares the line with a block that always returns its mean: at 1 the line loses nothing, at 0 it is no better than
-# the mean; NaN stands where the mean costs nothing that this text can show.
+# The table shows the rise in perplexity (*delta*) for each block, and the cost of mean ablation in nats per token.
+# *Recovered* compares the line with a block that always returns its mean: at 1 the line loses nothing, at 0 it is no
+# better than the mean; NaN means that the mean has no cost that this text can show.
 
 # %%
 table = blocks.pivot(index="block", columns="model", values=["delta", "recovered", "ablation"]).round(2)
@@ -220,9 +220,9 @@ else:
     display(table)
 
 # %% [markdown]
-# A few rows can decide a map for all others: where a block writes massive outputs at the first position of a sequence,
-# least squares serves them alone. The maps here are fitted on all rows, as the paper's are, so the numbers of such a
-# block are about a map that serves these few rows; a map of the ordinary rows may cost little (notebook 12).
+# A few rows can decide the map at the expense of all others: where a block writes massive outputs at the first position
+# of a sequence, least squares fits those rows alone. The maps here are fitted on all rows, as in the paper, so the
+# numbers of such a block are about a map of these few rows; a map of the ordinary rows may cost little (notebook 12).
 
 # %%
 massive_of = {name: massive_table(captures[name].blocks, maps[name]) for name in models}
@@ -237,10 +237,10 @@ if resting.empty:
     print("No map of these models rests on massive rows.")
 
 # %% [markdown]
-# Which signal ranks the costs? *rho* is Spearman's ρ, within each model and averaged; 1 ranks perfectly, and below 0
-# blocks are ordered worse than by chance. The interval redraws the blocks. We ask twice: of single blocks, and of
-# random sets of two to four blocks (*several*), where the signal is the sum over the set. Sums grow with the set, so
-# there every signal gains. If some maps rest on massive rows, single blocks are ranked once more without them.
+# Which signal ranks the costs best? *rho* is Spearman's ρ within each model, averaged; 1 is a perfect ranking, and
+# below 0 the order is worse than by chance. The interval resamples the blocks. We ask twice: for single blocks, and for
+# random sets of two to four blocks (*several*), where the signal is summed over the set. Sums grow with the set, which
+# favours every signal. If some maps rest on massive rows, single blocks are ranked once more without them.
 
 # %%
 generator = np.random.default_rng(run.seed)
@@ -275,10 +275,10 @@ print("blocks with a positive first-order term:", len(positive), "of", len(slope
 # %% [markdown]
 # ## Figure: what was foreseen, and what it cost
 #
-# **How to read it.** A point is a block: the signal (across) and what the swap cost on held-out text (up),
-# both logarithmic. (a) $1 - R^2_{\mathrm{lin}}$; (b) the price, exact on the grey diagonal; (c) the cost of
-# switching the block off, which is mean ablation. The points of a good signal rise together. Costs too low to show are
-# drawn at the bottom.
+# **How to read it.** Each point is a block: its signal (across) and the cost of its swap on held-out text (up), both
+# logarithmic. (a) $1 - R^2_{\mathrm{lin}}$; (b) the price, which is exact on the grey diagonal; (c) the cost of
+# switching the block off, which is mean ablation. For a good signal, the points rise from left to right. Costs too low
+# to show are drawn at the bottom.
 
 # %%
 points = blocks[["model", "nats"]].join(signals(blocks))
@@ -299,9 +299,9 @@ _ = run.figure(figure, "signal")
 # For the first, the middle and the last block: the best map of every rank. A rank-$r$ map holds
 # $r(d_{in} + d_{out}) + d_{out}$ numbers, so past half the width it would hold more than the full map.
 #
-# **How to read it.** Across: numbers held, as a share of the block's own. Each curve ends at half the width; its last
-# marker is the full map. Dotted are an eighth and a twelfth, the shares where the block has eight or twelve times as
-# many weights as its map. Top: held-out $R^2$, bands are 95 % intervals. Bottom: what the swap costs.
+# **How to read it.** Across: the numbers that the map holds, as a share of the block's own. Each curve ends at half the
+# width; its last marker is the full map. Dotted lines mark an eighth and a twelfth, where the block has eight or twelve
+# times as many weights as its map. Top: held-out $R^2$ with 95 % intervals as bands. Bottom: the cost of the swap.
 
 # %%
 from howlinear.ideas.compression.reduced_rank import rank_costs, rank_curves
@@ -322,14 +322,14 @@ _ = run.figure(figure, "reduced_rank")
 # %% [markdown]
 # ## Figure: several blocks at once
 #
-# Three ways to pick, with the same maps to start from: *greedy* tries the next few blocks in the order of the price,
-# takes the one that costs least on train text, refits every map on the inputs that it now gets, and keeps the refitted
-# maps where they lower that cost; *order of price* takes blocks in that order and measures nothing; *order of R²* takes
-# the most linear first.
+# Three ways to pick blocks, all starting from the same maps: *greedy* tries the next few blocks in the order of the
+# price, takes the one that costs least on train text, refits every map on the inputs that it now gets, and keeps the
+# refitted maps if they lower that cost; *order of price* takes blocks in that order and measures nothing; *order of R²*
+# takes the most linear first.
 #
 # **How to read it.** Across: the share of FFN parameters that is left, from one block replaced (right) to `deep`
-# (left). Up: the rise of perplexity on held-out text with its 95 % interval, logarithmic, so that points not above 0
-# are missing. Lower is better.
+# (left). Up: the rise of perplexity on held-out text with its 95 % interval, logarithmic, so points at or below 0 are
+# missing. Lower is better.
 
 # %%
 from itertools import islice
@@ -366,7 +366,7 @@ if len(at_once):
 
 # %% [markdown]
 # Do single costs add up? For the set that the greedy search ended with, in nats per token: the cost with the refitted
-# maps (*refitted*), with the maps that its blocks have alone (*naive*), and the sum of the single costs (*summed*).
+# maps (*refitted*), with the maps fitted for each block alone (*naive*), and the sum of the single costs (*summed*).
 
 # %%
 sums = run.record("together", stack("together", sums))
@@ -376,9 +376,9 @@ if len(sums):
 
 # %% [markdown]
 # **Healing.** The paper trains the new layer further after the swap: 200 steps of Adam at $10^{-4}$, four sequences
-# each, only that layer, on text that the fit may see. A healed line may end *below* the model as it was. That alone
-# says little: the original block may gain from the same steps. So we heal both (`healing.healing`) and compare them. (A
-# run profile may take fewer steps than the paper, and fewer steps heal less: what counts is the comparison.)
+# each, only that layer, on train text. A healed line may end *below* the original model's perplexity. That alone says
+# little: the original block may gain from the same steps. So we heal both (`healing.healing`) and compare them. (A run
+# profile may take fewer steps than the paper, and fewer steps heal less: what counts is the comparison.)
 
 # %%
 from howlinear.errors import InputError
@@ -402,9 +402,9 @@ if len(healed):
     print("the healed line surely stays behind the healed original in:", ", ".join(surely) or "none")
 
 # %% [markdown]
-# *Surely* takes only the draw of held-out documents into account. The intervals take the trained layers as given:
-# another order of the training text would give others, and the intervals do not include that. How far does the order
-# move the changes? One model, healed again:
+# *Surely* accounts only for the draw of held-out documents. The intervals take the trained layers as given: another
+# order of the training text would give other layers, which the intervals do not include. How much do the changes depend
+# on the order? Here is one model, healed again:
 
 # %%
 for name in healed["model"].unique()[: int(heal_again)]:
@@ -417,8 +417,8 @@ for name in healed["model"].unique()[: int(heal_again)]:
 # %% [markdown]
 # ## Figure: healing, with its control
 #
-# **How to read it.** What perplexity changes by on held-out text, with paired 95 % intervals; left of 0 is better than
-# the model as it was. Top to bottom: the line as it was put in, the line after training, the original block after the
+# **How to read it.** The change of perplexity on held-out text, with paired 95 % intervals; left of 0 is better than
+# the original model. Top to bottom: the line before training, the line after training, the original block after the
 # same training.
 
 # %%
@@ -478,13 +478,13 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 
 # %% [markdown]
-# - The price and *ablation × (1 − R²)* aim at one thing: a block's worth, times the share that the line misses.
-#   The first takes one backward pass and prices any map; `howlinear compress` goes by it, then measures.
-# - The cosines of ShortGPT and LLM-Drop and NBL's bound are read off the residual stream. They know how far a block
-#   moves it and nothing of the loss, and the cosines nothing of the map. Where their ρ is lower than the price's, that
-#   is what they lack. *Replace one* says how much of the order a few sequences can reveal at all.
-# - Single costs need not add up: the table above has their sum beside what the set costs. Where *naive* and *refitted*
-#   cost the same, the excess over the sum is not due to maps fitted on inputs that have changed since.
+# - The price and *ablation × (1 − R²)* estimate the same thing: a block's worth, times the share that the line misses.
+#   The first takes one backward pass and prices any map; `howlinear compress` chooses by it, then measures.
+# - The cosines of ShortGPT and LLM-Drop and NBL's bound are computed from the residual stream. They measure how far a
+#   block moves it but ignore the loss, and the cosines also ignore the map. Where their ρ is lower than the price's,
+#   this is what they lack.
+# - Single costs need not add up: the table above shows their sum next to the cost of the set. Where *naive* and
+#   *refitted* cost the same, the excess over the sum is not due to maps fitted on inputs that have changed since.
 
 # %% [markdown]
 # ## Test yourself
@@ -499,9 +499,9 @@ run.questions()
 #
 # Solutions are in `solutions/06_compression.py`; try first. Each cell checks your answer when you fill it in.
 #
-# **1 (warm-up).** Loss recovered, by hand. A model has a loss of 2.0 nats per token, of 3.0 with a block's mean output
-# in the block's place, and of 2.3 with its line there. What share of the block's worth does the line recover? And a
-# line that brings the loss to 3.4? Write the formula down once, for any three losses.
+# **1 (warm-up).** Loss recovered, by hand. A model has a loss of 2.0 nats per token, 3.0 with a block replaced by its
+# mean output, and 2.3 with the block replaced by its line. What share of the block's worth does the line recover? What
+# about a line that brings the loss to 3.4? Write the formula once, for any three losses.
 #
 # <details><summary>Hint</summary>
 #
@@ -531,8 +531,8 @@ if share_recovered is not None:
 #
 # Step 1: `hl.losses(model, ids)` gives the loss of each sequence, and `with hl.swap(model, {final: map}):` swaps.
 #
-# Step 2: `curves[first][final].at(rank)` is the thin map, `hl.AffineMap.constant` of the train moments the mean. Take
-# the mean loss of `held_out[first]` under either, and without any, into the formula above.
+# Step 2: `curves[first][final].at(rank)` is the thin map, and `hl.AffineMap.constant` of the train moments is the mean.
+# Put the mean losses on `held_out[first]` with the one, with the other and without a swap into the formula above.
 #
 # </details>
 
@@ -555,8 +555,8 @@ if thin_share is not None:
     print(f"right: {thin_share:.3f} of what the block is worth, with rank {width // 4} of {width}")
 
 # %% [markdown]
-# **3 (harder).** Reduced-rank regression weighs all outputs alike. Weigh them as the loss does instead: find
-# the best rank-$d/8$ map for $\operatorname{tr}(M\,\mathbb E[r r^\top])$ with $M$ = `prices[first][final].metric`.
+# **3 (harder).** Reduced-rank regression weights all outputs equally. Weight them as the loss does instead: find the
+# best rank-$d/8$ map for $\operatorname{tr}(M\,\mathbb E[r r^\top])$ with $M$ = `prices[first][final].metric`.
 #
 # <details><summary>Hint</summary>
 #

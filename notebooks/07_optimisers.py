@@ -11,7 +11,7 @@
 # %% [markdown]
 # # 07 · Would a trained linear layer have told the same story?
 #
-# **Question.** The straight line of notebook 02 was solved for. Most people would train one instead: a linear layer,
+# **Question.** The line of notebook 02 was solved in closed form. Most people would train one instead: a linear layer,
 # an optimiser, some steps. How much lower would its $R^2_{\mathrm{lin}}$ come out, and what would we have concluded?
 #
 # **You need** notebook 02, and to have trained something once. **You learn** why a linear layer that was trained for a
@@ -22,11 +22,11 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 blocks: list or str or dict or None = None  # which blocks: numbers, or a rule as in spaced 3; None: all
-sample_rows: int or None = None  # token rows that everyone trains on and is scored on; None: the run profile's sample
+sample_rows: int or None = None  # rows that every optimiser trains and is scored on; None: the run profile's sample
 steps: int or None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
-batch = 256  # rows a step
-baseline_steps = 3_000  # of the paper's untuned baseline; the paper's
-baseline_blocks: list or str = "depth 0 0.09 0.9"  # where it is trained: numbers or a rule; the paper's 1 and 10 of 12
+batch = 256  # rows per step
+baseline_steps = 3_000  # steps of the paper's untuned baseline, as in the paper
+baseline_blocks: list or str = "depth 0 0.09 0.9"  # its blocks: numbers or a rule; the paper's are 1 and 10 of 12
 
 # %%
 from howlinear.instrument.resample import resampled
@@ -75,18 +75,18 @@ run.answer()
 # %% [markdown]
 # ## Method
 #
-# Every optimiser gets the same rows, $W = 0$ and $b = \bar y$ to start from ($R^2 \approx 0$), as loss $\lVert Y - XW
-# - \mathbf 1 b^\top\rVert_F^2 / 2n$, the same number of row visits and, L-BFGS apart, a rate that falls to zero at the
-# end (`training.train`). The rate is the best of a small grid, chosen on a train document fold that is set aside
-# (`training.tuned`). The result is scored on held-out moments, as in notebook 02. The closed form is fitted on the
-# *very same rows*: a sample, fewer than notebook 02 had, so its values differ a little from there.
+# Every optimiser gets the same rows, starts from $W = 0$ and $b = \bar y$ ($R^2 \approx 0$), minimises
+# $\lVert Y - XW - \mathbf 1 b^\top\rVert_F^2 / 2n$, visits the same number of rows and, except for L-BFGS, has a rate
+# that falls to zero at the end (`training.train`). The rate is the best of a small grid, chosen on one document fold of
+# the train rows that is set aside (`training.tuned`). The result is scored on held-out moments, as in notebook 02. The
+# closed form is fitted on the *very same rows*: a sample, smaller than notebook 02's, so its values differ a little.
 #
-# Start, falling rate and grid are our choices and favour the trained layer; the paper's own baseline, which tunes
-# nothing, is run below.
+# The start, the falling rate and the grid are our choices and favour the trained layer; the paper's own baseline, which
+# tunes nothing, is run below.
 #
-# For full-batch gradient descent at rate $\eta$ no run is needed. With $(\lambda_i, u_i)$ the eigenpairs of
-# $H = \frac1n [X\,\mathbf 1]^\top [X\,\mathbf 1]$, $W$ now holding $b$ as its last row, $W_t$ after $t$ steps and $W^*$
-# the exact one,
+# Full-batch gradient descent at rate $\eta$ needs no run. Let $(\lambda_i, u_i)$ be the eigenpairs of
+# $H = \frac1n [X\,\mathbf 1]^\top [X\,\mathbf 1]$, and let $W$ hold $b$ as its last row. With $W_t$ the map after $t$
+# steps and $W^*$ the exact one,
 #
 # $$ W_t = W^* + \sum_i (1 - \eta\lambda_i)^t\, u_i u_i^\top (W_0 - W^*) , $$
 #
@@ -94,11 +94,11 @@ run.answer()
 #    s_i = \frac{\lambda_i \lVert u_i^\top (W_0 - W^*) \rVert^2}{\text{variance of } y} . $$
 #
 # The variance of $y$ is summed over features. `gradient_descent.descent` returns the $\lambda_i$ and shares $s_i$;
-# `.after(t)` is $W_t$, `.unlearned(t)` the second line, and `.steps_to(gap)` inverts it. We take $\eta = 1/\lambda_1$,
-# where no direction overshoots.
+# `.after(t)` is $W_t$, `.unlearned(t)` the second formula, and `.steps_to(gap)` its inverse. We take
+# $\eta = 1/\lambda_1$, at which no direction overshoots.
 #
-# On a case small enough to follow: two inputs, of standard deviations 1 and 0.1, and an output that owes half of its
-# variance to each. We take the steps, and compare with the prediction.
+# Here is a case small enough to follow: two inputs, of standard deviations 1 and 0.1, and an output that owes half of
+# its variance to each. We take the steps and compare them with the prediction.
 
 # %%
 import torch
@@ -127,12 +127,11 @@ for step in range(1, 101):
 # %% [markdown]
 # ## Figure: the valley
 #
-# **How to read it.** The two weights of this case, each a side of the map, to one scale. Grey contours are the loss:
-# the share of the output's variance that is still to be learned. Orange is gradient descent, with the number of the
-# step beside some of its points. (a) One step crosses the valley and learns all of the loud input; along the valley,
-# towards the quiet input's weight of 10, it creeps. (b) With the inputs standardised the valley is a bowl, and the
-# first step all but arrives. For these two inputs that is enough, because they are not correlated; those of a block
-# are.
+# **How to read it.** The axes are the two weights of this case, on the same scale. Grey contours are the loss: the
+# share of the output's variance that is still to be learned. Orange is gradient descent, with the number of the step
+# next to some points. (a) One step crosses the valley and learns all of the loud input; along the valley, towards the
+# quiet input's weight of 10, it creeps. (b) With the inputs standardised the valley is a bowl, and the first step all
+# but arrives. For these two inputs that is enough, because they are not correlated; the inputs of a block are.
 
 # %%
 import matplotlib.pyplot as plt
@@ -167,7 +166,7 @@ print(shown.map(lambda value: f"{value:.2g}").to_string())
 # %% [markdown]
 # Now the race, on the one block where the forecast is worst. Six optimisers as torch ships them: SGD, SGD with momentum
 # 0.9, Adam, AdamW (decay 0.01), Muon (for the matrix; Adam for the bias; no decay) and L-BFGS, which takes all rows at
-# once and gets as many row visits. Rates for SGD count in units of $1/\lambda_1$, so that even the grid is informed.
+# once and gets as many row visits. Rates for SGD are in units of $1/\lambda_1$, so even the grid is informed.
 
 # %%
 import numpy as np
@@ -183,8 +182,8 @@ paths = measure.race(problem, steps, batch, at, run.seed)
 scores = measure.scores(paths)
 
 # %% [markdown]
-# (The steps of L-BFGS, and a little those of Muon, amplify what processors round differently: we draw and record L-BFGS
-# less finely.)
+# (L-BFGS, and to a lesser degree Muon, amplifies differences in rounding between processors, so we draw and record
+# L-BFGS with fewer digits.)
 
 # %%
 by_lbfgs = scores.optimiser == "L-BFGS"
@@ -199,9 +198,9 @@ print(f"{len(problem.x)} rows to train on, {len(problem.x) / problem.x.shape[1]:
 
 # %% [markdown]
 # The table shows shortfalls: closed form minus trained. (Below zero, stopping early helped: the exact fit learns some
-# noise by heart, the more of it the fewer rows there are for each input.) Was the grid wide enough? If the best rate is
-# at its upper end, a larger one might do better still, and the shortfall is an upper bound. The interval of a shortfall
-# takes both maps as given; where each document has one massive row it is too narrow, see the book's page on coverage.
+# noise by heart, more if there are fewer rows per input.) Was the grid wide enough? If the best rate is at its upper
+# end, a larger one might do better still, and the shortfall is an upper bound. The interval of a shortfall takes both
+# maps as given; where each document has one massive row it is too narrow (see the book's page on coverage).
 
 # %%
 rates = last.pivot(index="optimiser", columns="scaling", values="rate")
@@ -222,7 +221,7 @@ run.figure(figure, "paths")
 plt.show()
 
 # %% [markdown]
-# Does the theory hold? Here is full-batch descent on the rows, by torch in float32, beside the moments' forecast.
+# Does the theory hold? Here is full-batch descent on the rows, by torch in float32, next to the moments' forecast.
 
 # %% tags=["nbval-check-output"]
 from howlinear.core.ceilings import r2
@@ -235,8 +234,8 @@ agreement = float(np.abs(difference).max())
 print(f"prediction and run differ by less than 1e-4 at all {len(plain.steps)} steps: {agreement < 1e-4}")
 
 # %% [markdown]
-# Then all blocks of all models on raw inputs, with two common optimisers: momentum and Adam. For time, each block tries
-# two rates: the one that won above, and a third of it; its own validation fold decides.
+# Then all blocks of all models on raw inputs, with two common optimisers: momentum and Adam. To save time, each block
+# tries only two rates, the one that won above and a third of it; its own validation fold decides.
 
 # %%
 near = {}
@@ -254,10 +253,10 @@ gaps.groupby("model", sort=False).agg(["median", "max"]).round(3)
 # ## Figure: who falls short, and where
 #
 # **How to read it.** (a) Every block of every model: shortfall against the condition number of its inputs. Colour is
-# the model; filled are forecasts for gradient descent, open markers Adam, and small dots momentum. (b) The block of the
-# race, one point per direction of its inputs, loudest on the right; up, the part of it that is learned in the end. The
-# line is theory, and the area of a point is the share of variance that it carries. Directions at the bottom left are
-# not yet learned.
+# the model; filled markers are forecasts for gradient descent, open markers Adam, and small dots momentum. (b) The
+# block of the race, one point per direction of its inputs, loudest on the right; the height is the part of it that is
+# learned in the end. The line is theory, and the area of a point is the share of variance that it carries. Directions
+# at the bottom left are not yet learned.
 
 # %%
 maps = {"GD, run": plain.map, "Adam": paths["raw", "Adam"].map, "Muon": paths["raw", "Muon"].map}
@@ -268,11 +267,11 @@ run.figure(figure, "shortfall")
 plt.show()
 
 # %% [markdown]
-# **The paper's own baseline.** It tunes nothing: a linear layer as torch starts it, inputs as they come, a rate of
-# $10^{-3}$ throughout, 3,000 steps of 256 rows. Its text says SGD; its public driver takes AdamW; we run both
-# (`baseline.baseline`). First on a planted problem whose answer we know: the exact map explains 0.95, directions of the
-# inputs fall in standard deviation by $10^4$, each carries an equal share of the output, and one output has ten times
-# the standard deviation of the others.
+# **The paper's own baseline.** It tunes nothing: a linear layer with torch's initial weights, raw inputs, a rate of
+# $10^{-3}$ throughout, 3,000 steps of 256 rows. The paper says SGD, but its public driver uses AdamW; we run both
+# (`baseline.baseline`). First on a planted problem whose answer we know: the exact map explains 0.95, the standard
+# deviation falls by a factor of $10^4$ over the directions of the inputs, each direction carries an equal share of the
+# output, and one output has ten times the standard deviation of the others.
 
 # %%
 import pandas as pd
@@ -297,9 +296,9 @@ print("each baseline reports less than a third of it:", bool((planted.reached < 
 # %% [markdown]
 # ## Figure: the paper's baseline
 #
-# **How to read it.** A dash is the closed form on the same rows, points are what the untuned baselines reached, with
-# the 95 % interval of their distance to it. The paper's example is GPT-2's block 1: 0.25 where the exact map has 0.95,
-# at a condition number of 3e7, as the paper counts it, in variances: 5,500 as here, in standard deviations.
+# **How to read it.** A dash is the closed form on the same rows; points are the $R^2$ that the untuned baselines
+# reached, with the 95 % interval of their distance to it. The paper's example is GPT-2's block 1: 0.25 where the exact
+# map has 0.95. The paper gives its condition number in variances, 3e7; in standard deviations, as here, that is 5,500.
 
 # %%
 figure = plots.baseline(untuned)
@@ -308,10 +307,10 @@ plt.show()
 
 # %% [markdown]
 # What would we have concluded? For each model and each way of training: the rank correlation with the exact profile;
-# how many blocks fall outside the exact interval; how many steps from one block to the next (of those that are looked
-# at) change their sign; the worst shortfall. The second table has the rank correlation of the shortfall with the
-# condition number (`rho_condition`), and compares every two models block by block: `compared` counts these pairs, and
-# `turned` those in which training reverses which model is the more linear.
+# how many blocks fall outside the exact interval; how many differences between one measured block and the next change
+# their sign; the worst shortfall. The second table has the rank correlation of the shortfall with the condition number
+# (`rho_condition`), and compares every two models block by block: `compared` counts these comparisons, and `turned`
+# those in which training reverses which model is the more linear.
 
 # %%
 exactly = measure.beside_exact(forecasts, measure.ways(forecasts, trained))  # before rounding
@@ -341,10 +340,10 @@ print(f"of {len(blocks)} blocks, a trained layer is surely below the closed form
 # - A convex problem has one answer; it does not follow that a given number of steps gets there.
 # - Standardising mends unequal features, not correlated ones; only whitening makes all directions alike.
 # - A shortfall needs two things, an uneven spectrum *and* something to learn in its quiet directions (*asleep share*);
-#   a condition number alone knows only the first.
-# - A few massive rows (notebook 12) make one direction of a block's inputs or outputs very loud. That is a cause of
-#   uneven inputs like any other, and the closed form serves such rows first, too: a small shortfall there says that the
-#   loud direction was learned.
+#   a condition number alone measures only the first.
+# - A few massive rows (notebook 12) make one direction of a block's inputs or outputs very loud. This makes inputs
+#   uneven as any other cause does, and the closed form, too, fits such rows first: a small shortfall there says that
+#   the loud direction was learned.
 
 # %% [markdown]
 # ## Test yourself
@@ -364,11 +363,11 @@ run.questions()
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `theory` is the descent of this block in closed form, and `theory.unlearned(steps)` the share that so many
-# steps leave to learn.
+# Step 1: `theory` is the descent of this block in closed form, and `theory.unlearned(steps)` the share that is still to
+# be learned after so many steps.
 #
 # Step 2: that share falls with every step, so the first step that is enough can be found by halving an interval.
-# `theory` has a method that does it: `help(theory)` lists them all.
+# `theory` has a method for this: `help(theory)` lists all its methods.
 #
 # </details>
 
@@ -382,7 +381,7 @@ if needed is not None:
 
 # %% [markdown]
 # **2 (medium).** Predict the same descent on *standardised* inputs: take `Coordinates.of(problem.moments,
-# "standardised")` from `howlinear.ideas.optimisers.problem`, make the moments of its rows, and compute what share our
+# "standardised")` from `howlinear.ideas.optimisers.problem`, take the moments of its rows, and compute what share our
 # steps leave unlearned.
 #
 # <details><summary>Hint</summary>
@@ -390,7 +389,7 @@ if needed is not None:
 # Step 1: `.rows(problem.x)` are the rows in the new coordinates, and `hl.Moments(…).update(rows, problem.y)` their
 # moments.
 #
-# Step 2: new inputs have eigenvalues of their own, and so another $\eta = 1/\lambda_1$: `descent` looks after that.
+# Step 2: new inputs have eigenvalues of their own, and so another $\eta = 1/\lambda_1$: `descent` takes care of that.
 #
 # </details>
 
@@ -429,21 +428,21 @@ if whitened_rate is not None:
     print("right: after one step nothing is left that float64 could tell")
 
 # %% [markdown]
-# **4 (find the bug).** A friend has no patience with grids of rates and numbers of steps. Her line walks downhill, at
-# the largest rate that never overshoots, until a step lowers the loss by less than a thousandth. "It has converged",
-# she says, and reports its $R^2$ as the ceiling, here of the planted problem whose answer we know. What is wrong? Fill
-# in `repaired`. (It is no invented bug: most training loops end where the loss hardly falls, or after a fixed number of
-# steps, as the paper's own baseline above.)
+# **4 (find the bug).** A friend has no patience with grids of rates and numbers of steps. Her line descends at the
+# largest rate that never overshoots, until a step lowers the loss by less than a thousandth. "It has converged", she
+# says, and reports its $R^2$ as the ceiling, here of the planted problem whose answer we know. What is wrong? Fill in
+# `repaired`. (The bug is not invented: most training loops end when the loss hardly falls, or after a fixed number of
+# steps, as in the paper's own baseline above.)
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: count the steps that she takes on `problem_planted`, and let `descent(problem_planted.moments).unlearned(…)`
-# say what so many leave to learn.
+# Step 1: count the steps that she takes on `problem_planted`, and see from
+# `descent(problem_planted.moments).unlearned(…)` what that many steps leave to learn.
 #
 # Step 2: a step may be short because the line is near, or because it walks along a flat direction. Which is it here?
 # `np.linalg.eigvalsh(rows.sxx)` says how unequal the directions are.
 #
-# Step 3: must one walk to a line at all? Notebook 02 has a function that goes from two moments to the ceiling.
+# Step 3: does a line need steps at all? Notebook 02 has a function that goes from two moments to the ceiling.
 #
 # </details>
 
@@ -463,7 +462,7 @@ def friends_r2(rows, held_out):
     return r2(hl.AffineMap(weight, bias), held_out)
 
 
-repaired = None  # a function (moments of the rows to fit on, of the held-out rows) → the ceiling
+repaired = None  # a function (moments of the train rows, of the held-out rows) → the ceiling
 
 print(f"truth: {truth:.2f} · your friend: {friends_r2(problem_planted.moments, problem_planted.held_out):.2f}")
 if repaired is not None:

@@ -36,12 +36,12 @@ kept = stored.blocks[final]
 train = sum(kept.train)
 curve = reduced_rank(train, sum(kept.test))
 d = len(curve.map.bias)
-# by the names of the notebook
+# under the notebook's names
 models, captures, held_out, curves = {first: model}, {first: stored}, {first: held}, {first: {final: curve}}
 
 # %% [markdown]
-# **1.** What the line costs, as a share of what the block is worth, and one minus that. A cost alone does not say
-# whether a line is good: 0.3 nats are little for a block that is worth 1, and all for one that is worth 0.3.
+# **1.** Divide the cost of the line by the worth of the block, and subtract the quotient from one. A cost alone does
+# not say whether a line is good: 0.3 nats are little for a block that is worth 1, and all for one that is worth 0.3.
 
 
 # %%
@@ -53,8 +53,8 @@ assert np.isclose(share_recovered(2.0, 2.3, 3.0), 0.7)
 assert np.isclose(share_recovered(2.0, 3.4, 3.0), -0.4)
 
 # %% [markdown]
-# **2.** Three losses of the same sequences: whole, with the thin map, and with the train mean. The thin map recovers
-# less than the full one, or about as much where the directions that it drops do not matter to the loss.
+# **2.** Three losses on the same sequences: without a swap, with the thin map, and with the train mean. The thin map
+# recovers less than the full one, or about as much where the directions that it drops do not matter to the loss.
 
 
 # %%
@@ -77,9 +77,9 @@ else:
 
 # %% [markdown]
 # **3.** With $M = A A$ and $A$ symmetric, $\operatorname{tr}(M\,\mathbb E[r r^\top]) = \mathbb E \lVert A r \rVert^2$:
-# a plain regression of $Ay$. So rotate the outputs by $A$, find the best directions there, and undo $A$. As $W A$ is
-# the map to $Ay$, its moments follow from those of $y$: no row is looked at again. A direction that costs
-# the loss nothing cannot be undone; the pseudo-inverse leaves it out.
+# a plain regression of $Ay$. So multiply the outputs by $A$, find the best directions there, and undo $A$. As $W A$ is
+# the map to $Ay$, its moments follow from those of $y$, without another pass over the rows. A direction in which errors
+# cost nothing cannot be recovered; the pseudo-inverse leaves it out.
 
 # %%
 prices = {first: price(model, {final: curve.map}, fitted)}

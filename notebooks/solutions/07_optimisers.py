@@ -42,8 +42,8 @@ def moments_in(scaling):
 
 
 # %% [markdown]
-# **1.** The unlearned share is a sum of known powers, so we look for the step at which it passes the mark; `steps_to`
-# halves an interval.
+# **1.** The unlearned share is a sum of known powers, so we look for the step at which it falls below the threshold;
+# `steps_to` finds it by bisection.
 
 # %%
 needed = theory.steps_to(1e-3)
@@ -72,9 +72,9 @@ one_step = descent(moments_in("whitened"), whitened_rate).unlearned(1)
 assert one_step < 1e-12
 
 # %% [markdown]
-# **4.** A small step is no sign of being near: along a flat direction every step is small, from the first to the last,
-# and a million of them would still lead somewhere. What tells is the gradient in coordinates in which all directions
-# count alike, or, for a line, to solve for it: there is nothing to wait for.
+# **4.** A small step does not mean that the minimum is near: along a flat direction every step is small, from the first
+# to the last, and a million of them would still make progress. A better test is the gradient in coordinates in which
+# all directions count alike. A line needs no test at all: solve for it.
 
 
 # %%
