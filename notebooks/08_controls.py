@@ -11,21 +11,21 @@
 # %% [markdown]
 # # 08 · Learned, or architectural?
 #
-# **Question.** Every model has a profile of $R^2_{\mathrm{lin}}$ over its blocks. Who made it: the architecture, the
+# **Question.** Every model has a profile of $R^2_{\mathrm{lin}}$ over its blocks. What makes it: the architecture, the
 # trained weights, the inputs those weights are fed, the training text, or chance?
 #
 # **You need** notebook 02; eigenvectors. **You learn** to name a control for "learned" and one for "architectural", and
-# to take the difference of two seeds as the unit. **Time** 25 minutes to read, 2 to run.
+# to take the difference between two seeds as the unit. **Time** 25 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-sample_rows: int or None = None  # token rows of a block that controls are fitted and scored on; None: the sample
+sample_rows: int or None = None  # rows per block that controls are fitted and scored on; None: the stored sample
 seeds = 5  # random initialisations per model
-most_rows: int or None = None  # token rows for a random model; None: up to four times the profile's
-thorough: bool or None = None  # True: three-way transplants in all blocks, not in a third; None: so up to width 256
-with_twins = True  # the embedded twins as well, whatever the models of the run profile
+most_rows: int or None = None  # token rows for a random model; None: up to four times the run profile's
+thorough: bool or None = None  # three-way transplants in all blocks, not in a third; None: only up to width 256
+with_twins = True  # show the embedded twins as well, whatever models the run profile has
 
 # %%
 from howlinear.notebook.run import start
@@ -57,7 +57,7 @@ run.answer()
 # and covariance, all that least squares sees of $x$) and a *shape* (all else). So keep the weights, change the inputs:
 #
 # - *normal*: rows drawn with the right colour and no shape at all;
-# - *turned*: the block's own rows, whitened, turned at random and coloured again: no direction means what it meant;
+# - *turned*: the block's own rows, whitened, turned at random and coloured again: no direction keeps its meaning;
 # - *transplanted*: another model's rows, whitened and given this model's colour;
 # - *standardised*: every feature at mean 0 and variance 1.
 #
@@ -78,28 +78,28 @@ run.answer()
 #
 # <details><summary>Refresher: analysis of variance</summary>
 #
-# Why do the numbers $y_{ij}$ of a table differ: because of their row, of their column, or of how the two go together?
-# Take the mean of all from each. What is then left of a row, on the mean, is the effect of that row, and so with the
+# Why do the numbers $y_{ij}$ of a table differ: because of their row, their column, or the combination of the two?
+# Subtract the mean of all from each. The mean of what is left in a row is the effect of that row, and likewise for the
 # columns; what neither explains is their *interaction*. Squared and added up, these parts make up the whole,
 #
 # $$ \sum (y_{ij} - \bar y)^2 = \sum (\bar y_{i\cdot} - \bar y)^2 + \sum (\bar y_{\cdot j} - \bar y)^2
 #    + \sum (y_{ij} - \bar y_{i\cdot} - \bar y_{\cdot j} + \bar y)^2 , $$
 #
-# where all sums are over all cells and a dot stands for a mean. A *share* is one of the three over the whole. A sum
-# over the count of its effects that are free (one fewer than there are rows, for the rows) is a *mean square*, and
-# Fisher's $F$ is the mean square of an effect over that of repetitions, in which nothing but chance differs.
+# where all sums are over all cells and a dot stands for a mean. A *share* is one of the three divided by the whole. A
+# sum divided by its degrees of freedom (for the rows, one fewer than there are rows) is a *mean square*, and Fisher's
+# $F$ is the mean square of an effect divided by that of repetitions, which differ by chance alone.
 #
 # </details>
 #
-# Covariances leave the rotation $Q$ open; we take the one nearest to identity. Models trained apart share no direction,
-# so a transplant is also a turn, and *turned* is its control. On normal inputs the best map is the *mean slope*
-# (Stein's lemma), and Hermite's expansion gives the outputs' variance: $R^2_{\mathrm{lin}}$ needs no rows there.
-# All fits use the stored sample, held out by document; it is smaller than notebook 02's rows, so compare numbers
-# within this notebook.
+# Covariances leave the rotation $Q$ open; we take the one nearest to the identity. Models trained separately share no
+# directions, so a transplant is also a turn, and *turned* is its control. On normal inputs the best map is the *mean
+# slope* (Stein's lemma), and Hermite's expansion gives the outputs' variance, so $R^2_{\mathrm{lin}}$ needs no rows
+# there. All fits use the stored sample, split by document; it is smaller than notebook 02's rows, so compare numbers
+# only within this notebook.
 #
-# Two of these on cases small enough to follow. **Recolour:** rows with two features, one of them skewed, get the mean
-# and the covariance of other rows. The first feature stays skewed, a little less so, since the other is now mixed into
-# it.
+# Here are two of these on cases small enough to follow. **Recolour:** rows with two features, one of them skewed, get
+# the mean and the covariance of other rows. The first feature stays skewed, a little less so, since the other is now
+# mixed into it.
 
 # %%
 import torch
@@ -123,13 +123,13 @@ for label, rows in (("rows", skewed), ("in another colour", dressed), ("the othe
     print(torch.cov(rows.T).numpy().round(1))
 
 # %% [markdown]
-# **Shares:** two weights (rows of this table) on two inputs (columns), one block. Their mean is 3.5. The weights move
-# it by ∓2, the inputs by ∓1.5, and ±1 is left that neither does alone. So the shares are as $4 : 2.25 : 1$. **Beside
-# seeds:** were the columns two seeds instead, rows would be 1.5 and 5.5 on the mean, a mean square of 16, and seeds
-# $1.5 \mp 0.5$ and $5.5 \mp 2.5$, a mean square of 6.5. So $F = 2.5$, and with $n = 2$ profiles behind each mean the
-# variance of the effect over that of the seeds is $\theta^2/\sigma^2 = 0.7$. Two profiles that differ in their weights
-# then lie $\sqrt{1 + 0.7} = 1.3$ times as far apart as two seeds: this is the *ratio*. Its interval goes from 1, which
-# is nothing, to far more: two seeds of two kinds say little.
+# **Shares:** two sets of weights (rows of the table below) on two inputs (columns), in one block. The mean is 3.5. The
+# weights move it by ∓2, the inputs by ∓1.5, and ±1 is left that neither causes alone. So the shares are in the ratio
+# $4 : 2.25 : 1$. **Beside seeds:** if the columns were two seeds instead, the row means would be 1.5 and 5.5, a mean
+# square of 16, and the seeds $1.5 \mp 0.5$ and $5.5 \mp 2.5$, a mean square of 6.5. So $F = 2.5$, and with $n = 2$
+# profiles behind each mean the variance of the effect over that of the seeds is $\theta^2/\sigma^2 = 0.7$. Two profiles
+# that differ in their weights are then $\sqrt{1 + 0.7} = 1.3$ times as far apart as two seeds: this is the *ratio*. Its
+# interval goes from 1, which is no effect, to far more: two seeds of two kinds say little.
 
 # %%
 import pandas as pd
@@ -204,8 +204,8 @@ means = controls.pivot_table(index="model", columns="control", values="r2", sort
 means[list(measure.CONTROLS)].round(2)
 
 # %% [markdown]
-# Does the closed form agree with the fit on normal rows? A fit on $n$ rows of rank $r$ pays for its weights with a
-# held-out residual about $1 + r/(n - r - 2)$ times the best line's; *priced* takes that into account.
+# Does the closed form agree with the fit on normal rows? A fit on $n$ rows of rank $r$ has a held-out residual about
+# $1 + r/(n - r - 2)$ times that of the best line; *priced* takes this into account.
 
 # %% tags=["nbval-check-output"]
 normal = measure.closed_form(fits, closed).round(4)
@@ -215,22 +215,21 @@ run.record("closed_form", pd.DataFrame({"gap": [gaps["closed"]], "priced_gap": [
 print(f"{len(normal)} blocks; largest gap of fit and closed form: {gaps['closed']:.2f}, priced {gaps['priced']:.2f}")
 
 # %% [markdown]
-# **The chance floor.** If outputs are dealt to inputs at random, there is nothing to explain. In sample, least squares
-# explains a share $r / (n - 1)$ all the same, with $r$ the rank of the inputs and $n$ the rows. That is why an
-# in-sample $R^2$ misleads, most of all at large width.
+# **The chance floor.** If outputs are paired with inputs at random, there is nothing to explain. In sample, least
+# squares still explains a share $r / (n - 1)$, with $r$ the rank of the inputs and $n$ the number of rows. This is why
+# an in-sample $R^2$ misleads, most of all at large width.
 
 # %% tags=["nbval-check-output"]
 floors = run.record("floors", measure.floors(blocks[first][middle].rows()))
 print(floors.round(2).to_string(index=False))
 
 # %% [markdown]
-# **What a referee asked for.** What goes into each block: rank and condition number of the inputs, effective rank (how
-# many directions carry the variance), dynamic range (loudest feature over the median one), and *effective support*: the
-# share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone (of the
-# inputs, and as `support_out` of the outputs). `first_position_in` and `_out` are the mean norm at a sequence's first
-# position over that at all others. First comes the rank correlation of each with $R^2_{\mathrm{lin}}$ (– where it is
-# the same in all blocks), then, for each model, its smallest and largest value over blocks; the folded table has every
-# block.
+# **What a referee asked for.** The inputs of each block: rank and condition number, effective rank (how many directions
+# carry the variance), dynamic range (loudest feature over the median one), and *effective support*: the share of rows
+# that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows carry it all (of the inputs, and as
+# `support_out` of the outputs). `first_position_in` and `_out` are the mean norm at a sequence's first position over
+# that at all others. First comes the rank correlation of each statistic with $R^2_{\mathrm{lin}}$ (– if all blocks have
+# the same value), then its smallest and largest value over the blocks of each model; the folded table has every block.
 
 # %%
 inputs = pd.concat([measure.inputs(name, blocks[name]) for name in run.models], ignore_index=True)
@@ -247,12 +246,12 @@ ends = pd.concat({"min": statistics.min(), "max": statistics.max()}, names=["end
 ends.swaplevel().sort_index().round(2)
 
 # %% [markdown]
-# **Transplants.** For every ordered pair: rows of one model (*shape*), in the mean and covariance of another
-# (*colour*), through the weights of a third (*weights*). Where colour and weights are of one model, *weights* stands
-# for both and *inputs* for the shape alone; with all three free the colour has a share of its own. Whose profile comes
-# out? We print how far, on average over pairs of two different models, it lies from that of the weights' owner, from
-# that of the inputs' owner, and from the same weights on *normal* rows or on their own rows *turned*. Rows of one width
-# do not fit weights of another: models that differ in width or depth from all others are left out.
+# **Transplants.** Rows of one model (*shape*) get the mean and covariance of another (*colour*) and go through the
+# weights of a third (*weights*). Two-way: colour and weights are of one model, so *weights* stands for both and
+# *inputs* for the shape alone. Three-way: colour varies on its own and has its own share. Whose profile comes out? We
+# print how far, on average over pairs of two different models, it lies from that of the weights' owner, from that of
+# the inputs' owner, and from the same weights on *normal* rows or on their own rows *turned*. Rows of one width do not
+# fit weights of another, so models that differ in width or depth from all others are left out.
 
 # %%
 transplants = measure.transplants(blocks, ffns, three_way_every=1 if thorough else 3)
@@ -272,12 +271,12 @@ for design, of_design in effects.groupby("design", sort=False):
 
 # %% [markdown]
 # **Twins.** Small models: every architecture × two training texts × two seeds, all measured on the same rows. Two seeds
-# of one kind are the only repetitions there are, so what sets *them* apart is the yardstick: how much does another
-# architecture, or another text within one architecture, move a profile beside what another seed does? *Share*: the
-# effect's variance over its own and the seeds' together, ½ if both move a profile alike. *Ratio*: how many times as far
-# apart as two seeds two twins lie that differ in it. *Shape only*: each profile less its mean over blocks. Intervals
-# come from inverting the F test; with so few seeds they are wide, and rightly so. The twins were
-# measured when they were trained, on documents that were split one by one and not yet by folder of source files.
+# of one kind are the only repetitions, so the difference between *them* is the yardstick: how much does another
+# architecture, or another text within one architecture, move a profile compared with another seed? *Share*: the
+# effect's variance over its own and the seeds' together, ½ if both move a profile equally. *Ratio*: the distance
+# between two twins that differ in the factor, over that between two seeds. *Shape only*: each profile minus its mean
+# over blocks. Intervals come from inverting the F test; with so few seeds they are wide, and rightly so. The twins were
+# measured during training, on documents that were split one by one, not yet by folder of source files.
 
 # %% tags=["nbval-check-output"]
 from howlinear.training.twins import TEXTS, load_twins
@@ -297,11 +296,11 @@ else:
 # %% [markdown]
 # ## Figure: trained against random
 #
-# **How to read it.** One panel a model. Heavy line: the trained model with its 95 % interval. Band: the whole model at
-# random initialisations, from the lowest held-out to the highest in-sample $R^2$ of any seed; the random models lie
-# somewhere in it, and a wide band says that even these rows are too few. Thin lines: the trained model's own inputs
+# **How to read it.** One panel per model. Heavy line: the trained model with its 95 % interval. Band: the whole model
+# at random initialisations, from the lowest held-out to the highest in-sample $R^2$ of any seed; the random models lie
+# somewhere in it, and a wide band means that even these rows are too few. Thin lines: the trained model's own inputs
 # through permuted, redrawn or fresh weights. Where a thin line lies on the heavy one, that disorder changes nothing. An
-# $R^2$ below 0 would say that rows are too few, not how linear a block is.
+# $R^2$ below 0 would mean too few rows; it does not say how linear a block is.
 
 # %%
 import matplotlib.pyplot as plt
@@ -314,11 +313,11 @@ plt.show()
 # %% [markdown]
 # ## Figure: whose profile is it?
 #
-# **How to read it.** One panel for each owner of weights. Coloured: that block fed with each model's rows, all in the
-# owner's mean and covariance; its own rows are the heavy line. Black: normal rows (circles: the closed form). Grey: its
-# own rows, turned. Last panel: the shares of the variance between combinations, with 95 % intervals. An interaction (×)
-# is what none of its parts does alone: whether they *fit together*. Where rows could not be transplanted, there are the
-# owner's rows alone and no last panel.
+# **How to read it.** One panel for each owner of weights. Coloured: its blocks fed with each model's rows, all given
+# the owner's mean and covariance; its own rows are the heavy line. Black: normal rows (circles: the closed form). Grey:
+# its own rows, turned. Last panel: the shares of the variance between combinations, with 95 % intervals. An interaction
+# (×) is what none of its parts does alone: how they *fit together*. Where rows could not be transplanted, only the
+# owner's rows are drawn, and there is no last panel.
 
 # %%
 figure = plots.transplants(pairs, controls, normal, effects[effects["design"] == "three-way"])
@@ -328,9 +327,9 @@ plt.show()
 # %% [markdown]
 # ## Figure: twins that differ in one thing only
 #
-# **How to read it.** (a) Colour is the architecture (*family*), full or dotted the text; two lines alike differ in the
-# seed. (b) The *share* above of another family and of another text, for profiles measured on each text: as measured
-# (filled) and in shape only (open). Right of the grey line a change moves the profile more than another seed does.
+# **How to read it.** (a) Colour is the architecture (*family*), line style the text; lines that look alike differ in
+# the seed. (b) The *share* defined above, of another family and of another text, for profiles measured on each text: as
+# measured (filled) and in shape only (open). Right of the grey line, a change moves the profile more than another seed.
 
 # %%
 if with_twins:
@@ -348,14 +347,14 @@ run.save(settings={"seeds": seeds, "sampled": sampled})
 run.conclusion()
 
 # %% [markdown]
-# - The paper argues from its two models that training makes the profile, and not architecture. It does not test
-#   weights against inputs, and has no two models that differ in their text alone.
-# - Disorder in the weights and normal inputs need not push the same way: what counts is how far apart a unit's
-#   pre-activations lie, and which units act together.
-# - Where the × terms lead, neither parent has the profile alone: it lies in how weights and inputs fit together.
+# - The paper argues from its two models that training makes the profile, not architecture. It does not test weights
+#   against inputs, and has no two models that differ in their text alone.
+# - Disordered weights and normal inputs need not move $R^2_{\mathrm{lin}}$ the same way: what counts is how far apart a
+#   unit's pre-activations lie, and which units act together.
+# - Where the × terms lead, neither parent makes the profile alone: it lies in how weights and inputs fit together.
 # - Two twins that differ in text are two runs as well, so 1 is the least that a ratio can be. Few seeds give wide
-#   intervals: an interval that holds 1 says that these twins cannot tell, not that there is nothing. What is said of
-#   architectures is said of those that were trained as twins.
+#   intervals: an interval that contains 1 says that these twins cannot tell, not that there is no effect. Statements
+#   about architectures hold for those trained as twins.
 
 # %% [markdown]
 # ## Test yourself
@@ -371,7 +370,7 @@ run.questions()
 # Solutions are in `solutions/08_controls.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** With how many rows do shuffled pairs have an in-sample $R^2$ of 0.01 on average? The first row of
-# `floors` tells the rank of the inputs.
+# `floors` gives the rank of the inputs.
 #
 # <details><summary>Hint</summary>
 #
@@ -391,12 +390,12 @@ if enough is not None:
 
 # %% [markdown]
 # **2 (medium).** Quieten the inputs of the first model's first block: a tenth of the spread, the same mean. What is
-# $R^2_{\mathrm{lin}}$ on normal rows by the closed form, and where does it go in the limit?
+# $R^2_{\mathrm{lin}}$ on normal rows by the closed form, and what is its limit as the spread goes to 0?
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: `moments = sum(captures[first].blocks[0].train)` is a copy that you may change. Which of its attributes hold
-# the spread of the inputs, and in which power?
+# the spread of the inputs, and to which power?
 #
 # Step 2: `predict_spectrum(take_apart(language_models[first], numbers[0]), moments, 1)[0]` is the closed form.
 #
@@ -414,15 +413,15 @@ if quiet is not None:
     print(f"right: {quiet:.4f}, where the full spread has {loud:.3f}: from near by every smooth block is straight")
 
 # %% [markdown]
-# **3 (harder).** Turn the rows of the first model's middle block with the seeds 0 to 4. Does $R^2$ of any come near
-# that of its own rows?
+# **3 (harder).** Turn the rows of the first model's middle block with the seeds 0 to 4. Does any turn come near the
+# $R^2$ of the block's own rows?
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: with `captured = blocks[first][middle]`, `recolour(captured.rows().x, colour, colour, turn=seed)` turns
 # its rows; `colour` is `Colour.of(sum(captured.train))`, and `ffns[first][middle]` is the block itself.
 #
-# Step 2: the block answers the turned rows anew, and R² is of these pairs. `respond` and `sample_ceiling` of
+# Step 2: run the block on the turned rows, and take R² of these new pairs. `respond` and `sample_ceiling` of
 # `howlinear.ideas.controls.weights` do both.
 #
 # </details>

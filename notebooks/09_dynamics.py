@@ -15,20 +15,20 @@
 # last they do not. When does each leave its initial $R^2_{\mathrm{lin}}$, in which order, and does it settle before the
 # loss?
 #
-# **You need** notebook 02. **You learn** in which order training makes a profile, and how to check that it is no noise.
-# **Time** 30 minutes to read, 5 to run: a small model is trained while you watch.
+# **You need** notebook 02. **You learn** in which order training makes a profile, and how to check that this is not
+# noise. **Time** 30 minutes to read, 3 to run: a small model is trained while you watch.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-steps = 200  # of the live model; a fifth of a second each on one core
-blocks = 6  # of the live model
-width = 64  # of its residual stream
-documents = 2000  # that the live model trains on, none of them measured
-patience = 2  # measured steps in a row outside the first interval that make a departure
-shares = [0.8, 0.9, 0.95]  # of its range that a curve has covered when it counts as settled; the middle one is drawn
-every = 1  # of a Pythia's twenty revisions, measure each, every second, …: half a gigabyte to fetch, a minute each
+steps = 200  # training steps of the live model; a fifth of a second each on one core
+blocks = 6  # blocks of the live model
+width = 64  # width of its residual stream
+documents = 2000  # documents that the live model trains on; none of them is measured
+patience = 2  # measured steps in a row outside the first interval that count as a departure
+shares = [0.8, 0.9, 0.95]  # share of its range that a curve has covered once it is settled; the middle one is drawn
+every = 1  # measure every n-th of a Pythia's twenty revisions: half a gigabyte to fetch and a minute each
 
 # %%
 from howlinear.notebook.run import start
@@ -39,9 +39,9 @@ share = shares[len(shares) // 2]
 # %% [markdown]
 # ## Predict first
 #
-# 1. Notebook 02 saw GELU blocks start nearly straight, and end less so. Do they go straight down?
+# 1. In notebook 02, GELU blocks start nearly straight and end less so. Does their $R^2_{\mathrm{lin}}$ only fall?
 # 2. Which block leaves its initial value first: the one next to the text, or the one next to the loss?
-# 3. Which is finished first, the profile or the loss?
+# 3. Which settles first, the profile or the loss?
 
 # %% [markdown]
 # ## The answer
@@ -54,20 +54,20 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# A trained profile is the last frame of a film: what we call a *film* is a training of which every block was measured
-# on the way. While the embedded models and the twins of notebook 08 were trained, every block was measured at steps 0,
-# 1, 2, 3, 4, 6, 8, 11, …, two frames to a doubling, always on the same rows. Here we only look at the film, so every
-# question is about *when*, and time is read on a logarithmic scale.
+# A trained profile is the last frame of a film: we call a training run a *film* if every block was measured along the
+# way. While the embedded models and the twins of notebook 08 were trained, every block was measured at steps 0, 1, 2,
+# 3, 4, 6, 8, 11, …, two frames per doubling, always on the same rows. Here every question is about *when*, and time is
+# read on a logarithmic scale.
 #
-# Two traps. Noise is no departure: a block has left only when its interval and its first one do not touch, twice
-# running. And a curve may end where it began, so the distance covered does not tell when it is done. We say *settled*
-# as engineers do of a swinging pointer: from then on it stays in a narrow band around its last value.
+# Two traps. Noise is not a departure: a block has left only when its interval is clear of its first one, at two
+# measured steps in a row. And a curve may end where it began, so the distance covered does not show when it is done. We
+# say *settled* as engineers do of a swinging pointer: from then on it stays in a narrow band around its last value.
 
 # %% [markdown]
 # ## Method
 #
-# With $I_t$ the 95 % interval of a block at step $t$, $v_T$ the last of the values $v_t$, and $1 - q$ the share of a
-# curve's range by which it may still differ from $v_T$ ($q = 0.9$, say),
+# Let $I_t$ be the 95 % interval of a block at step $t$, $v_T$ the last of the values $v_t$, and $1 - q$ the share of a
+# curve's range by which it may still differ from $v_T$ ($q = 0.9$, say). Then
 #
 # $$ t_{\text{leaves}} = \min\{t : I_s \cap I_0 = \varnothing,\ \text{same side, at two steps in a row } s \ge t\} $$
 # $$ t_{\text{settles}} = \min\{t : |v_s - v_T| \le (1 - q)\,(\max v - \min v)\ \text{for all } s \ge t\} $$
@@ -77,15 +77,15 @@ run.answer()
 # | $t_{\text{leaves}}$ | `timing.departures` |
 # | $t_{\text{settles}}$ at the share $q$, of $R^2_{\mathrm{lin}}$ or of the loss | `timing.settling` |
 # | doublings of the step from the loss's $t_{\text{settles}}$ to the block's | `timing.lag` |
-# | one vote a run, as its blocks are not independent | `timing.vote` |
-# | mean Spearman correlation of several runs' orders, and how likely by chance | `timing.agreement` |
+# | one vote per run, since its blocks are not independent | `timing.vote` |
+# | mean Spearman correlation of several runs' orders, and its p-value | `timing.agreement` |
 # | Pythia's public weights, one revision in memory at a time | `trajectory.revisions` |
 #
-# "Settled" is relative to where a recording ends, and no training here ran to convergence. That is fair between two
-# curves of one run, but says nothing of longer ones. So we also ask with each run cut at half its length, and with each
-# run begun at its straightest step (`measure.cuts`).
+# "Settled" is relative to where a recording ends, and no training here ran to convergence. This is fair between two
+# curves of one run, but says nothing about longer runs. So we also ask with each run cut at half its length, and with
+# each run starting at its straightest step (`measure.cuts`).
 #
-# First, curves whose answers we know. Blocks that hold their value until a planted step each, and then fall, must leave
+# First, curves whose answers we know. Blocks that each hold their value until a planted step and then fall must leave
 # in the planted order; noise that stays within its intervals must not depart at all.
 
 # %% tags=["nbval-check-output"]
@@ -136,10 +136,9 @@ print(f"measured at {settled.after[0]:.0f} and {settled.by[0]:.0f}")
 # %% [markdown]
 # ## Run
 #
-# Which films are there? The project's own, always; one that lies beside a model's weights, if there is one; and public
-# revisions, which of the paper's models only Pythia has. As a yardstick for losses we take the *unigram* loss, that of
-# a model that knows how often each token occurs and nothing else; tokens are counted in text that no film was measured
-# on.
+# Which films are there? The project's own, always; one stored next to a model's weights, if there is one; and public
+# revisions, which only Pythia has among the paper's models. As a yardstick for losses we take the *unigram* loss, the
+# loss of a model that knows only how often each token occurs; tokens are counted in text that no film was measured on.
 
 # %%
 import howlinear as hl
@@ -186,7 +185,7 @@ for document in tokenizer(texts)["input_ids"]:
     tokens.append(tokenizer.eos_token_id)
 stream = torch.tensor(tokens)
 corpus = load_corpus("docs", tokenizer)
-rows = corpus.rows(8_192)  # that the live model is measured on
+rows = corpus.rows(8_192)  # the live model is measured on these
 plateau = unigram(stream, rows.ids[rows.test], len(tokenizer))
 filmed = set()
 for name in FACTORY:
@@ -200,7 +199,7 @@ import pandas as pd
 
 from howlinear.ideas.dynamics import measure
 
-timed = measure.passages(all_films, share, patience)  # not rounded: orders are taken of it
+timed = measure.passages(all_films, share, patience)  # not rounded, since it decides orders
 passages = run.record("passages", timed)
 runs = run.record("runs", measure.runs(all_films, timed, share, patience))
 unigram_loss = run.record("unigram", pd.DataFrame({"loss": [plateau]}))["loss"].item()
@@ -213,16 +212,16 @@ print(table.round(2).to_string(formatters={"peak_step": "{:.0f}".format}))
 
 # %% [markdown]
 # *spread*: standard deviation over blocks; *peak*: the highest mean $R^2_{\mathrm{lin}}$ on the way; *fall*: the share
-# of the loss's whole fall that is over by then; *up*: how many blocks first leave upwards; *below*: how many end below.
+# of the loss's whole fall that is over by then; *up*: how many blocks first leave upwards; *below*: how many end lower.
 #
-# *too few rows*: how many blocks have an $R^2_{\mathrm{lin}}$ below 0 at step 0. That says nothing of how linear they
-# are, only that the rows were too few for a block so bent. The films were recorded in training, on fewer rows; notebook
-# 02 has the bracket that more rows give. So of such a model *start* is too low and *spread_start* too large, and how
-# far its first rise goes is not known.
+# *too few rows*: how many blocks have an $R^2_{\mathrm{lin}}$ below 0 at step 0. That says nothing about how linear
+# they are, only that the rows were too few for blocks so bent. The films were recorded in training, on fewer rows;
+# notebook 02 has the bracket that more rows give. So for such a model *start* is too low, *spread_start* too large, and
+# the size of its first rise unknown.
 #
-# The films' rows were also split otherwise: documents one by one, so that pieces of a file could be on both sides,
-# where all else in the project is split by folder. The cell that counts tokens says last whether today's rows are those
-# of the films.
+# The films' rows were also split differently: documents one by one, so that pieces of a file could be on both sides,
+# while everything else in the project is split by folder. The cell that counts tokens ends by reporting whether today's
+# rows are those of the films.
 
 # %% tags=["nbval-check-output"]
 flat = runs["spread_start"] < runs["spread_end"] / 10
@@ -238,13 +237,13 @@ print(f"- the block next to the text leaves first, ρ > 0 → ρ with depth {lea
 print(f"- R² settles before the loss → in {earlier} {of_runs} (median block)")
 
 # %% [markdown]
-# *ρ with depth* is the rank correlation of a block's number with the step at which it leaves: where it is positive the
-# first blocks leave first, where it is negative the last ones do.
+# *ρ with depth* is the rank correlation of a block's number with the step at which it leaves: if it is positive, the
+# first blocks leave first; if negative, the last ones do.
 #
-# **Now watch it happen.** The same loop trains a small GPT-2 from nothing and prints a line at each measured step: the
-# step, the $R^2$ of the blocks from the text's side to the loss's, and the loss. It notes the outputs' *effective rank*
-# too, which says how many directions carry their variance, and their *token share*: the part of the variance that the
-# token alone decides, whatever stands before it. With it come the line's $R^2$ between tokens and within them, of which
+# **Now watch it happen.** The same loop trains a small GPT-2 from scratch and prints a line at each measured step: the
+# step, the $R^2$ of the blocks from first to last, and the loss. It also records the outputs' *effective rank*, the
+# number of directions that carry their variance, and their *token share*: the part of the variance that the token alone
+# decides, whatever precedes it. With it come the line's $R^2$ between tokens and within them, of which
 # $R^2_{\mathrm{lin}}$ is the weighted mean (notebook 16 derives them). The weights are drawn and kept in float64, so
 # that every processor trains the same model: in float32 rounding differs, and training amplifies it step after step.
 
@@ -255,8 +254,8 @@ from howlinear.files.tables import with_ends
 from howlinear.training.loop import train
 from howlinear.training.minis import new_model
 
-measured_steps = iter(log_spaced(steps))  # those at which `train` calls `watch`
-by_token = []  # every block split by the token, a table a step
+measured_steps = iter(log_spaced(steps))  # at which `train` calls `watch`
+by_token = []  # the token split of every block, one table per step
 
 
 def watch(model):
@@ -297,9 +296,9 @@ _ = run.figure(figure, "live")
 # %% [markdown]
 # ## Figure: the live model, by the token
 #
-# **How to read it.** (a) The share of each block's output that the token alone decides, with its 95 % interval; shades
-# as above. (b) What no line explains of the differences between tokens (filled) and of those within one token (open):
-# $1 - R^2$, mean over blocks, on a logarithmic axis; lower is straighter.
+# **How to read it.** (a) The share of each block's output variance that the token alone decides, with its 95 %
+# interval; shades as above. (b) What the line leaves of the differences between tokens (filled) and within tokens
+# (open): $1 - R^2$, mean over blocks, on a logarithmic axis; lower is straighter.
 
 # %%
 _ = run.figure(plots.live_tokens(live_tokens), "tokens")
@@ -308,7 +307,7 @@ _ = run.figure(plots.live_tokens(live_tokens), "tokens")
 # ## Figure: the recorded films
 #
 # **How to read it.** Top: as (a) above; the grey line marks the step at which the mean $R^2_{\mathrm{lin}}$ is highest.
-# Bottom: standard deviation of $R^2_{\mathrm{lin}}$ over blocks, with a band as wide as errors could move it
+# Bottom: standard deviation of $R^2_{\mathrm{lin}}$ over blocks, with a band for how far errors could move it
 # (`timing.spread`); dotted, right axis: the held-out loss.
 
 # %%
@@ -329,11 +328,11 @@ figure = plots.settling(passages, runs, list(curves))
 _ = run.figure(figure, "settling")
 
 # %% [markdown]
-# Is it one order? Below: how the orders of every two runs correlate, and how the blocks' times correlate with depth.
-# The p-value asks only whether orders are random; neighbouring blocks are alike, so it is on the small side. Then the
-# mean lag over runs, at every share and every cut: where it is positive, $R^2_{\mathrm{lin}}$ settles later than the
-# loss (p: a sign test of runs). Its interval takes runs as independent, which twins that share their text are not, and
-# so is a little too narrow.
+# Do all runs have the same order? Below: how the orders of every two runs correlate, and how the blocks' times
+# correlate with depth. The p-value tests only whether orders are random; neighbouring blocks are alike, so it is on the
+# small side. Then the mean lag over runs, at every share and every cut: if it is positive, $R^2_{\mathrm{lin}}$ settles
+# later than the loss (p: a sign test of runs). Its interval takes runs as independent and is a little too narrow, since
+# twins that share their text are not.
 
 # %% tags=["nbval-check-output"]
 orders = run.record("orders", measure.orders(timed, {"recorded": list(FACTORY), "twins": list(twins)}))
@@ -353,14 +352,14 @@ for vote in votes.itertuples():
 # ## Figure: a block looks linear because a sink is born
 #
 # Notebook 12 asks which tokens make a block look linear: a few *massive* rows, with outputs beyond ten median norms,
-# may decide. In `mini-sink`, a small LLaMA whose sequences all begin with one token and whose learning rate was high,
-# one can watch such rows appear.
+# may be enough. In `mini-sink`, a small LLaMA trained at a high learning rate on sequences that all begin with the same
+# token, we can watch such rows appear.
 #
-# **How to read it.** (a) $R^2_{\mathrm{lin}}$ of the block that rests most on its massive rows: filled of all rows,
-# open of the ordinary ones; grey are the other blocks, of ordinary rows. Where filled points lie above open ones, the
-# block looks more linear than its ordinary rows are. (b) Its heaviest output in median norms; above the dotted line a
-# row is massive. Right axis: the attention that the heads of a layer give position 0 on average, in the layer where
-# it is highest.
+# **How to read it.** (a) $R^2_{\mathrm{lin}}$ of the block that rests most on its massive rows: filled on all rows,
+# open on the ordinary ones; the other blocks, on ordinary rows, are grey. Where filled points lie above open ones, the
+# block looks more linear than its ordinary rows are. (b) Its largest output, in median norms; above the dotted line a
+# row is massive. Right axis: the mean attention that the heads of a layer give to position 0, in the layer where it is
+# highest.
 
 # %%
 from howlinear.instrument.massive import MULTIPLE
@@ -387,12 +386,12 @@ run.conclusion()
 # %% [markdown]
 # - The paper shows no training run. Our own guess was that blocks bend steadily and that $R^2$ settles before the loss.
 # - A profile near 1 need not mean that blocks compute something linear; it may mean that they write hardly more than
-#   one direction, as a model may that has learned how often words occur and no more. The paper's "two regimes" may be
-#   stages of one training.
+#   one direction, as in a model that has learned only how often words occur. The paper's "two regimes" may be stages of
+#   one training.
 # - What one block adds is part of the next one's input, so later blocks see the sum of all changes. Exercise 3 asks
 #   whether that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
-# - *From the peak* is the strictest way of counting: it leaves out the loss's early, easy fall. And votes speak of
-#   trainings like these runs', not of all.
+# - *From the peak* is the strictest way of counting: it leaves out the loss's early, easy fall. And votes are about
+#   trainings like these, not about all.
 
 # %% [markdown]
 # ## Test yourself
@@ -407,14 +406,14 @@ run.questions()
 #
 # Solutions are in `solutions/09_dynamics.py`; try first. Each cell checks your answer when you fill it in.
 #
-# **1 (warm-up).** From which measured step on does the profile stay like the last one, at a Pearson $r$ above 0.9?
+# **1 (warm-up).** From which measured step on does the profile keep a Pearson $r$ above 0.9 with the last one?
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `np.corrcoef(r2, curve.r2[-1])[0, 1]` for every `r2` of `curve.r2` says how alike each profile is to the last.
+# Step 1: `np.corrcoef(r2, curve.r2[-1])[0, 1]` for every `r2` of `curve.r2` says how close each profile is to the last.
 #
-# Step 2: look for the *last* profile that is not alike, and take the step after it. The first one that is alike need
-# not stay so.
+# Step 2: look for the *last* profile that is not similar, and take the step after it. The first one that is similar
+# need not stay so.
 #
 # </details>
 
@@ -434,18 +433,18 @@ if recognised is not None:
     print("right:", dict(zip(curves, recognised, strict=True)))
 
 # %% [markdown]
-# **2 (medium).** Which is finished first, counted in nats and not in doublings? For each run in `curves`: when its
-# median block settles, what share of the loss's whole fall is still to come? (As above, `share` says what has settled.)
+# **2 (medium).** Which settles first, counted in nats rather than doublings? For each run in `curves`: when its median
+# block settles, what share of the loss's whole fall is still to come? (As above, `share` defines settled.)
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: `settling(curve.steps, curve.r2, share).step` is when each block settles. The median of these lies between
 # two measured steps.
 #
-# Step 2: `np.interp` reads the loss between measured steps. It takes `np.log1p` of the steps, since here all is linear
-# in the logarithm of 1 + step.
+# Step 2: `np.interp` reads the loss between measured steps. Give it `np.log1p` of the steps, since here everything is
+# linear in the logarithm of 1 + step.
 #
-# Step 3: the whole fall goes from the first loss to the last. How much of it lies between your loss and the last?
+# Step 3: the whole fall goes from the first loss to the last. How much of it comes after the loss of step 2?
 #
 # </details>
 
@@ -467,12 +466,12 @@ if still_to_come is not None:
 
 # %% [markdown]
 # **3 (harder).** Freeze every FFN of a fresh live model and train the rest up to the live model's straightest step. Do
-# blocks whose weights never change get straighter too? The cell below measures your model and says it.
+# blocks whose weights never change get straighter too? The cell below measures your model and prints the answer.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: draw the live model once more, from the same seed, and call `site.output.requires_grad_(False)` for each of
-# `hl.sites(model)`.
+# Step 1: initialise the live model once more, from the same seed, and call `site.output.requires_grad_(False)` for each
+# of `hl.sites(model)`.
 #
 # Step 2: `train` it as the live model was, but without `beside`, and with `replace(recipe, steps=…)`. Within the
 # warm-up the learning rate does not depend on how many steps follow, so a short run repeats a long one's first steps.

@@ -11,28 +11,28 @@
 # %% [markdown]
 # # 10 · Of what degree is a feed-forward block?
 #
-# **Question.** Notebook 03 gave the straight line a few products of inputs, and much of the block stayed unexplained.
-# Is the rest of a higher degree, or is it of degree 2 and spread over more products than a small probe has?
+# **Question.** Notebook 03 added a few products of inputs to the straight line, and much of the block stayed
+# unexplained. Is the rest of a higher degree, or of degree 2 and spread over more products than a small probe has?
 #
-# **You need** notebook 03 and its results; Hermite's polynomials come in here. **You learn** to read a degree spectrum
-# as shares of one variance, and why a degree says nothing of how many products it needs.
+# **You need** notebook 03 and its results; Hermite's polynomials are introduced here. **You learn** to read a degree
+# spectrum as shares of one variance, and why a degree says nothing about how many products it needs.
 # **Time** 30 minutes to read, 3 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-token_rows: int or None = None  # rows that features are made of, a quarter held out; None: all of the run profile
-blocks: list or str or dict or None = None  # whose spectrum is taken, with those checked: numbers or a rule; None: all
+token_rows: int or None = None  # rows that features are computed on, a quarter held out; None: the run profile's
+blocks: list or str or dict or None = None  # which spectra, besides the checked blocks': numbers or a rule; None: all
 degree = 4  # the highest degree of the spectrum
 held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: more means fewer passes
 kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for degree 2 alone: time grows as its cube
-counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
-directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
-streamed: list or str = []  # blocks of each model, up to width 128, with streamed products; always one of the first
-streamed_rows = [16_000, 32_000]  # train rows for that: about a minute and a half and 3 GB a block
-share_reached = 0.9  # of the quadratic step: how many products does it take to get there?
-with_twins = True  # the embedded small models in training as well, whatever the models of the run profile
+counts = [0, 16, 32, 64, 128, 256]  # how many of the loudest neurons get their squares reweighted; all of them too
+directions = [0, 8, 16, 32, 48]  # numbers of leading directions whose products are all taken
+streamed: list or str = []  # blocks per model (up to width 128) to stream products of; always the first model's middle
+streamed_rows = [16_000, 32_000]  # train rows for these products: about a minute and a half and 3 GB per block
+share_reached = 0.9  # share of the quadratic step to reach: how many products does it take?
+with_twins = True  # show the embedded small models in training as well, whatever models the run profile has
 
 # %%
 import matplotlib.pyplot as plt
@@ -65,9 +65,9 @@ for name, found in stored.items():
 # %% [markdown]
 # ## Predict first
 #
-# 1. The line explains a share $R^2_1$ of the variance. Let the model square things, then cube them. Up to which degree
-#    must one go to explain nine tenths of the *rest*?
-# 2. What share of all that is quadratic will sixteen products, a rank-16 probe, reach: most, half, little?
+# 1. The line explains a share $R^2_1$ of the variance. Now allow squares, then cubes. Which degree does it take to
+#    explain nine tenths of the *rest*?
+# 2. What share of the quadratic part will sixteen products, a rank-16 probe, reach: most, half, little?
 # 3. Weights and the covariance of the inputs give the whole spectrum, *if* inputs are Gaussian. Is the real block more
 #    linear than that, or less?
 
@@ -82,18 +82,18 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# The paper's open end is "higher-order or distributed". Two questions: *what degree?* and *how many products?*
+# The paper leaves open whether the rest is "higher-order or distributed". So: *what degree?* and *how many products?*
 #
-# Degree first. A block bends nothing but the pre-activations $z = Ax + c$ of its $m$ neurons ($A$ is $m \times d$; $A$
-# and $z$ are no longer the probe's factors and whitened inputs of notebook 03). In each neuron, swap the activation for
-# the polynomial of degree $k$ that lies nearest to it on real text. What comes out is a polynomial of degree $k$ in
-# $x$, so the share it explains is a *lower bound* on what any polynomial of that degree could. SwiGLU multiplies, and
-# its degree is counted the same way: $u \cdot g^{k-1}$ has degree $k$.
+# Degree first. A block bends only the pre-activations $z = Ax + c$ of its $m$ neurons ($A$ is $m \times d$; here $A$
+# and $z$ are not the probe's factors and whitened inputs of notebook 03). In each neuron, replace the activation by the
+# polynomial of degree $k$ that is nearest to it on real text. The result is a polynomial of degree $k$ in $x$, so the
+# share it explains is a *lower bound* on what any polynomial of that degree could explain. SwiGLU multiplies, and its
+# degree is counted the same way: $u \cdot g^{k-1}$ has degree $k$.
 #
 # The bound can be slack: products that no neuron makes may help. So we check it against *all* products of two inputs,
-# 8,256 for 128 inputs: by the kernel $(1 + x \cdot x')^2$ on few rows, and written down and streamed on many. A
-# Gaussian kernel, which has no bound on the degree, stands beside it. Hermite's expansion predicts the spectrum from
-# the weights, and sees no row.
+# 8,256 for 128 inputs: with the kernel $(1 + x \cdot x')^2$ on few rows, and written out and streamed on many. A
+# Gaussian kernel, which has no bound on the degree, is shown for comparison. Hermite's expansion predicts the spectrum
+# from the weights, without any row.
 
 # %% [markdown]
 # ## Method
@@ -102,25 +102,25 @@ run.answer()
 #    R^2_k = R^2 \text{ of least squares on } x,\; V^\top(q_2 - q_1),\; \dots,\; V^\top(q_k - q_{k-1}) $$
 #
 # Here $V$ ($m \times d$) are the output weights, $\mathrm{He}_j$ is Hermite's polynomial of degree $j$, and every
-# neuron has its own activation's coefficients $c_j$.
+# neuron has its own coefficients $c_j$.
 #
 # | what | function |
 # |---|---|
 # | neurons, activation and readout of $y = V^\top a(z) + b$ | `take_apart` |
 # | each neuron's nearest $q_k$ ($\hat z$: $z$ standardised), and $R^2_1 \dots R^2_4$ | `spectrum.features`, `degrees` |
-# | the squares of the $r$ loudest neurons, each weighed anew | `spectrum.loudest` |
+# | the squares of the $r$ loudest neurons, each reweighted | `spectrum.loudest` |
 # | all products, by the kernel $(1 + x \cdot x')^2$ on few rows; degree 3; Gaussian | `products.learning_curve` |
 # | all products written down: of $k$ leading directions, or of all, streamed | `products.products`, `quadratic` |
-# | $E[a\,\mathrm{He}_k]$ and $\rho^k$ ($\rho$: of two neurons' $z$): Gaussian inputs' spectrum | `predict_spectrum` |
+# | $E[a\,\mathrm{He}_k]$, $\rho^k$ ($\rho$: correlation of two $z$): Gaussian inputs' spectrum | `predict_spectrum` |
 #
-# The neurons' bound of degree 2 comes in two kinds. *Pooled*: the squares of all neurons summed up with the block's own
-# output weights, as in the formula. *Each free*: every neuron's square with weights of its own.
+# The neurons' bound of degree 2 comes in two kinds. *Pooled*: the squares of all neurons, summed with the block's own
+# output weights, as in the formula. *Each free*: every neuron's square with fitted weights of its own.
 #
-# Features come in nested sets, so one Cholesky factor serves every degree; a step down, held out, means overfitting.
+# The features are nested, so one Cholesky factor serves every degree; a step down in held-out $R^2$ means overfitting.
 #
 # One neuron, by hand: it squares its input, and the input is normal with mean ½ and variance 1. Then
 # $z = \tfrac12 + \hat z$ and $z^2 = \tfrac54 + \hat z + \sqrt2\,(\hat z^2 - 1)/\sqrt2$: the line has variance 1, the
-# square has variance 2. So a third is of degree 1, and all is of degree 2.
+# square has variance 2. So degree 1 explains a third, and degree 2 explains all.
 
 # %%
 from howlinear.core.ceilings import AffineMap
@@ -134,7 +134,7 @@ draws = 0.5 + standardised
 print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).update(draws), 3).round(2), "by degree")
 
 # %% [markdown]
-# The method must first tell degrees where we know them. We keep the inputs and weights of a real block, and make He$_D$
+# The method must first recover degrees that we know. We keep the inputs and weights of a real block, and make He$_D$
 # the activation of all its neurons: a *teacher* of degree $D$.
 
 # %%
@@ -151,13 +151,13 @@ print("teacher of degree D (row) explained up to degree k:")
 print(planted.add_prefix("R²_").rename_axis(index=None, columns=None).round(2).to_string())
 
 # %% [markdown]
-# From its own degree on a teacher must score 1. Below its degree it must score 0 if inputs are Gaussian, so what it
-# scores there says how far these inputs are from Gaussian.
+# From its own degree on, a teacher must score 1. Below its degree it must score 0 if inputs are Gaussian, so its score
+# there shows how far these inputs are from Gaussian.
 #
 # ## Run
 #
-# The spectrum of every block, with its prediction; for an early, a middle and a late block, the checks. Then the middle
-# blocks of untrained (*fresh*) models on the same tokens, and all products streamed over more text.
+# First the spectrum of every block, with its prediction, and the checks for an early, a middle and a late block. Then
+# the middle blocks of untrained (*fresh*) models on the same tokens, and all products streamed over more text.
 
 # %%
 fitted = int(0.65 * used[first].count)  # of all rows: the train rows, less a fold of eight
@@ -212,7 +212,7 @@ nothing = pd.DataFrame(columns=["model", "block", "rows", "r2", "r2_low", "r2_hi
 streamed_curves = run.record("streamed", pd.concat(curves) if curves else nothing)
 
 # %% [markdown]
-# Beside them we need the probes of notebook 03: what share they explain of what the line leaves, by rank.
+# We also need the probes of notebook 03: the share that they explain of what the line leaves, by rank.
 
 # %%
 swept = hl.results(run.results, "03_bilinear")["ranks"]
@@ -243,7 +243,7 @@ print("steps down from one degree to the next:", falls, "of", len(r2) * (degree 
 #
 # **How to read it.** From dark to light: held-out $R^2$ with neurons of degree 1 (the line of notebook 02), 2, 3 and 4,
 # with 95 % intervals. The space between two curves is what a degree adds. Dashed, in the same shade: what Hermite's
-# expansion predicts for Gaussian inputs of the same covariance. (Intervals leave out document folds on both sides.)
+# expansion predicts for Gaussian inputs of the same covariance. (Intervals leave out folds on both sides of the split.)
 
 # %%
 from howlinear.plots import degrees as figures
@@ -254,17 +254,17 @@ plt.show()
 # %% [markdown]
 # ## $R^2_{\mathrm{lin}}$ from second moments alone
 #
-# The lowest dashed curve predicts $R^2_{\mathrm{lin}}$ itself, and it looks at no output. On Gaussian inputs of
-# covariance $\Sigma$ the line takes each neuron at its *mean slope* $\mathrm E[a'(z)]$ (Stein's lemma), and Hermite's
-# expansion gives the variance of the whole output:
+# The lowest dashed curve predicts $R^2_{\mathrm{lin}}$ itself, without any output. On Gaussian inputs of covariance
+# $\Sigma$ the line replaces each neuron by its *mean slope* $\mathrm E[a'(z)]$ (Stein's lemma), and Hermite's expansion
+# gives the variance of the whole output:
 #
 # $$ R^2_{\mathrm{lin}} = \frac{\mathrm{tr}(W^\top \Sigma\, W)}{\langle \mathrm{Cov}(a(z)),\, V V^\top \rangle},
 #    \qquad W = A^\top \mathrm{diag}(\mathrm E[a'(z)])\, V . $$
 #
 # (SwiGLU's $u \odot a(g)$ has the mean slopes $\mathrm E[u\,a'(g)]$ in $g$ and $\mathrm E[a(g)]$ in $u$.)
 #
-# By hand: a neuron that reads a standard normal has a mean slope of ½, so its line has a variance of $\tfrac14$,
-# whether it is ReLU or GELU. The whole variance is $\tfrac12 - \tfrac1{2\pi}$ for ReLU, and for GELU
+# By hand: a neuron whose input is standard normal has a mean slope of ½, whether it is ReLU or GELU, so its line has a
+# variance of $\tfrac14$. The whole variance is $\tfrac12 - \tfrac1{2\pi}$ for ReLU, and for GELU
 # $\tfrac13 + \tfrac1{2\pi\sqrt3} - \tfrac1{4\pi}$.
 
 # %%
@@ -278,9 +278,9 @@ for activation, variance in in_all.items():
     print(f"{activation.__name__}: by hand {0.25 / variance:.4f}, from moments {predicted_r2:.4f}")
 
 # %% [markdown]
-# Now for every block: the prediction is compared with what $R^2_{\mathrm{lin}}$ tends to with ever more rows, once for
-# all rows and once for ordinary ones, without the massive rows of notebook 12. The difference, the *excess*, can only
-# come from what real inputs have beyond mean and covariance.
+# Now for every block: the prediction is compared with the limit of $R^2_{\mathrm{lin}}$ with ever more rows, once for
+# all rows and once without the massive rows of notebook 12. The difference, the *excess*, can only come from what real
+# inputs have beyond mean and covariance.
 
 # %%
 of_models = [measure.gaussian_table(name, run.model(name), stored[name].blocks) for name in run.models]
@@ -293,10 +293,10 @@ print(f"R²_lin and its prediction over blocks; within: no farther apart than {m
 print(agreement.drop(columns="follows_massive").round(2).to_string(index=False))
 
 # %% [markdown]
-# **How to read it.** A point a block: across, the $R^2_{\mathrm{lin}}$ predicted for Gaussian inputs of the same mean
-# and covariance; up, what $R^2_{\mathrm{lin}}$ tends to. On the line the prediction is exact; above it the shape of
-# real inputs makes the block more linear than predicted, below it less. Open: the same block without its massive rows,
-# where it has any.
+# **How to read it.** Each point is a block: across, the $R^2_{\mathrm{lin}}$ predicted for Gaussian inputs of the same
+# mean and covariance; up, the limit of $R^2_{\mathrm{lin}}$. On the diagonal the prediction is exact; above it the
+# shape of real inputs makes the block more linear than predicted, below it less. Open: the same block without its
+# massive rows, if it has any.
 
 # %%
 run.figure(figures.predicted(gaussian), "gaussian")
@@ -305,11 +305,11 @@ plt.show()
 # %% [markdown]
 # ## Figure: how tight is the lower bound?
 #
-# **How to read it.** The middle block of each model. Curves: line and kernel together, against the train rows that the
-# kernel had; they grow towards their ceilings, and one that still climbs at its right end has not reached it. Stars:
-# all products by plain least squares, streamed over more rows; without the kernel's penalty they need more rows for the
-# same $R^2$. Horizontal: the neurons' degree-2 bound, pooled (dashed) and with every neuron's square weighed anew
-# (dotted), from all train rows. An $R^2$ above these lines takes products that no neuron makes. The intervals of the
+# **How to read it.** The middle block of each model. Curves: $R^2$ of line and kernel together, against the kernel's
+# train rows; they rise towards their ceilings, and a curve that still climbs at its right end has not reached its own.
+# Stars: all products by plain least squares, streamed over more rows; without the kernel's penalty they need more rows
+# for the same $R^2$. Horizontal: the neurons' degree-2 bound, pooled (dashed) and with every neuron's square reweighted
+# (dotted), from all train rows. An $R^2$ above these lines needs products that no neuron makes. The intervals of the
 # curves take the fit as given, and are a little too narrow where outputs have heavy tails.
 
 # %%
@@ -340,10 +340,10 @@ print(leading.pivot(index="model", columns="directions", values="r2").reindex(ru
 # %% [markdown]
 # ## Figure: how many products?
 #
-# The second question. A probe of rank $r$ could find the $r$ loudest neurons' squares, so the best probe reaches at
+# Now the second question. A probe of rank $r$ could find the $r$ loudest neurons' squares, so the best probe reaches at
 # least as far as they do. **How to read it.** Middle blocks. Across: the number of products $r$. Up: the share of the
-# neurons' quadratic step that they reach. Stars are the probes of notebook 03, free to find better products. Steep at
-# first means low rank; climbing to the end, distributed.
+# neurons' quadratic step that they reach. Stars are the probes of notebook 03, free to find better products. A curve
+# that is steep at first means low rank; one that climbs to the end, distributed.
 
 # %%
 run.figure(figures.products_needed(of_middle(neurons), of_middle(probes)), "rank")
@@ -354,7 +354,7 @@ plt.show()
 #
 # **How to read it.** The middle block of notebook 08's small models, one of each architecture (by line style, legend in
 # b). (a) $R^2_1 \dots R^2_4$ from dark to light. (b) The median spread of a pre-activation: the activation bends on a
-# scale of one, and a small spread sees it straight. (A median may hide that some neurons hardly move and others move
+# scale of one, and looks straight over a small spread. (A median may hide that some neurons hardly move and others move
 # far: the last table has the quartiles.)
 
 # %%
@@ -369,7 +369,7 @@ else:
 # %% [markdown]
 # ## The numbers together
 #
-# What share of the rest, which the line leaves, do the degrees explain? The mean over the blocks of each model:
+# What share of the rest that the line leaves does each degree explain? The mean over the blocks of each model:
 
 # %%
 rest = r2.drop(columns=1).sub(r2[1], axis=0).div(1 - r2[1], axis=0)
@@ -410,9 +410,9 @@ run.conclusion()
 # - *What degree?* The shares are lower bounds: where *all products* or *each free* lies above *pooled*, the true share
 #   is larger still.
 # - *How many products?* A probe of few products gains little where the quadratic part is spread over many: its small
-#   gain tells of the rank, not of the degree.
-# - *Is the block what Hermite says?* Only if inputs are Gaussian. The difference is due to what weights and covariance
-#   do not contain. How far second moments go for $R^2_{\mathrm{lin}}$ is a property of a model, not a law.
+#   gain is about the rank, not about the degree.
+# - *Is the block what Hermite predicts?* Only if inputs are Gaussian. The difference is due to what weights and
+#   covariance do not contain. How well second moments predict $R^2_{\mathrm{lin}}$ is a property of a model, not a law.
 
 # %% [markdown]
 # ## Test yourself
@@ -428,11 +428,11 @@ run.questions()
 # Solutions are in `solutions/10_degrees.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** GELU is $z\,\Phi(z)$, and $\Phi(z) - \tfrac12$ is odd. Which of the degrees 1 to 5 are missing from
-# its Hermite expansion when $z$ has mean 0? Then why do the real blocks have a cubic part?
+# its Hermite expansion when $z$ has mean 0? Why, then, do the real blocks have a cubic part?
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: write $z\,\Phi(z)$ as $z / 2$ and a rest. Is the rest odd or even?
+# Step 1: write $z\,\Phi(z)$ as $z / 2$ plus a rest. Is the rest odd or even?
 #
 # Step 2: $\mathrm{He}_k$ is even for even $k$ and odd for odd $k$, and the mean of an odd function of $z$ is 0.
 #
@@ -448,9 +448,9 @@ if absent is not None:
     print("right: GELU is z / 2 and an even rest; about a mean other than 0, as real z have it, that rest is not even")
 
 # %% [markdown]
-# **2 (medium).** Do the neurons' means alone give `parts`, the first model's middle block, its cubic part? Take the
-# mean of every pre-activation away, leave all else as it is, and predict $R^2_1$, $R^2_2$ and $R^2_3$. (In SwiGLU $g$,
-# under the activation, loses its mean, and $u$ keeps it.)
+# **2 (medium).** Is the cubic part of `parts`, the first model's middle block, due to the neurons' means alone?
+# Subtract its mean from every pre-activation, leave everything else as it is, and predict $R^2_1$, $R^2_2$ and $R^2_3$.
+# (In SwiGLU, $g$, which goes through the activation, loses its mean, and $u$ keeps its own.)
 #
 # <details><summary>Hint</summary>
 #
@@ -481,16 +481,16 @@ if without_means is not None:
     print(f"the line explains {with_means[0]:.2f} with them and {expected[0]:.2f} without")
 
 # %% [markdown]
-# **3 (harder).** Feed the first model's middle block Gaussian inputs of the same mean and covariance, 20,000 of them,
-# and measure its spectrum. Does Hermite's prediction hold now?
+# **3 (harder).** Feed the first model's middle block 20,000 Gaussian inputs of the same mean and covariance, and
+# measure its spectrum. Does Hermite's prediction hold now?
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: with normal $\xi$, rows $\mu + \xi\,\Lambda^{1/2} U^\top$ have mean $\mu$ and covariance $U \Lambda U^\top$.
 # `moments.mean_x` and `moments.sxx / moments.n` are the two.
 #
-# Step 2: `parts(x)` is the block's answer. Put `x` and it into a `Sample` of `howlinear.instrument.capture`, a quarter
-# of the rows held out, and this into a copy of a capture:
+# Step 2: `parts(x)` is the block's output. Put both into a `Sample` of `howlinear.instrument.capture`, a quarter of the
+# rows held out, and the sample into a copy of a capture:
 # `dataclasses.replace(stored[first].blocks[middle[first]], sample=…)`.
 #
 # Step 3: `degrees` of `howlinear.ideas.degrees.spectrum` measures the spectrum; its `r2` is the answer.
@@ -506,6 +506,6 @@ if gaussian_r2 is not None:
     assert not np.allclose(gaussian_r2, expected, atol=1e-7), (
         "that is the prediction; measure it, on rows that you draw"
     )
-    cost = moments.d_in / 10_000  # what least squares on so many rows may lose
+    cost = moments.d_in / 10_000  # what least squares on this many rows may lose
     assert np.allclose(gaussian_r2, expected, atol=cost), "rows of the same mean and the same covariance, of this block"
     print("right: measured", np.round(gaussian_r2, 3), "and predicted", expected.round(3))

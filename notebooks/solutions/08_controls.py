@@ -37,8 +37,8 @@ middle = numbers[len(numbers) // 2]
 captured, ffn = blocks[first][middle], ffns[first][middle]
 
 # %% [markdown]
-# **1.** On average shuffled pairs have an in-sample $R^2$ of $r / (n - 1)$, so $n = 100 r + 1$ rows do: a hundred for
-# each direction of the inputs, and one.
+# **1.** On average shuffled pairs have an in-sample $R^2$ of $r / (n - 1)$, so $n = 100 r + 1$ rows are enough: a
+# hundred for each direction of the inputs, and one for the mean.
 
 # %%
 floors = measure.floors(captured.rows())
@@ -49,8 +49,8 @@ assert np.allclose(floors.expected_in_sample * (floors.rows - 1), rank)
 print(enough, "rows; at", floors.rows[0], "chance explains", round(floors.shuffled_in_sample[0], 2), "in sample")
 
 # %% [markdown]
-# **2.** Every smooth function is straight when looked at from near by: as the spread shrinks, the mean slope is the
-# slope at the mean, and $R^2_{\mathrm{lin}} \to 1$.
+# **2.** Every smooth function looks straight from close by: as the spread shrinks, the mean slope tends to the slope at
+# the mean, and $R^2_{\mathrm{lin}} \to 1$.
 
 # %%
 moments = sum(blocks[first][numbers[0]].train)
@@ -65,8 +65,8 @@ assert found[0] < quiet < found[2] < 1
 print("spread 1, 0.1, 0.01:", np.round(found, 6))
 
 # %% [markdown]
-# **3.** A turn keeps the mean, the covariance and how far out each row lies. What it takes away is which directions the
-# rows prefer, and those are the ones the weights were trained for.
+# **3.** A turn keeps the mean, the covariance and how far out each row lies. It destroys the directions that the rows
+# prefer, and those are the ones that the weights were trained for.
 
 # %%
 sample, colour = captured.rows(), Colour.of(sum(captured.train))

@@ -37,8 +37,8 @@ curves = {name: Trajectory.read(paths.MODELS / name / "trajectory.json") for nam
 share = 0.9
 
 # %% [markdown]
-# **1.** The measured step after the last at which the correlation is 0.9 or less. Beside it, when the median block
-# settles: that a profile can be recognised does not mean that it is finished.
+# **1.** The measured step after the last at which the correlation is 0.9 or less. We also print when the median block
+# settles: a profile that can be recognised need not be finished.
 
 # %%
 recognised = []
@@ -57,8 +57,8 @@ print("recognised:", dict(zip(curves, recognised, strict=True)))
 print("median block settled:", dict(zip(curves, settled, strict=True)))
 
 # %% [markdown]
-# **2.** The loss counts as settled once less than $1 - q$ of its fall is to come. Where less than that is left when the
-# median block settles, the loss was first.
+# **2.** The loss counts as settled once less than $1 - q$ of its fall is to come. If less than that is left when the
+# median block settles, the loss settled first.
 
 # %%
 still_to_come = []
@@ -73,7 +73,7 @@ print("still to come:", {name: f"{part:.1%}" for name, part in zip(curves, still
 # %% [markdown]
 # **3.** Within the warm-up the learning rate does not depend on how many steps are to come, so a short run sees the
 # first steps of a long one. Both models start from the same weights and read the same text; in one, no FFN ever learns.
-# Whatever happens to the $R^2_{\mathrm{lin}}$ of its blocks was done to their inputs.
+# Any change in the $R^2_{\mathrm{lin}}$ of its blocks comes from their inputs.
 
 # %%
 tokenizer = tokenizer_of(hl.load_model("mini-gpt2"))

@@ -37,8 +37,8 @@ degree = 4
 
 # %% [markdown]
 # **1.** $z\,\Phi(z) = z/2 + z(\Phi(z) - \tfrac12)$, and the second part is a product of two odd functions, so even. All
-# odd degrees but the first are missing. Real pre-activations have means other than 0, and around another point the even
-# part is no longer even; and real inputs are not Gaussian.
+# odd degrees but the first are missing. Real pre-activations have means other than 0, and about another point the even
+# part is no longer even; also, real inputs are not Gaussian.
 
 # %%
 absent = {3, 5}
@@ -50,7 +50,7 @@ print("median mean of a pre-activation:", round(float(parts.spread(moments)[0].m
 
 # %% [markdown]
 # **2.** A bias moves the mean of its pre-activation and nothing else. About mean 0 GELU has no cubic part, as exercise
-# 1 says, and then no sum of such neurons has one; in SwiGLU the product of two pre-activations may keep one.
+# 1 shows, so no sum of such neurons has one; in SwiGLU the product of two pre-activations may keep one.
 
 # %%
 means, _ = parts.spread(moments)
@@ -62,7 +62,7 @@ assert cubic < 1e-6 or parts.up is not None
 print("without means", np.round(without_means, 2), "with them", np.round(with_means, 2))
 
 # %% [markdown]
-# **3.** Draw $x = \bar x + \Sigma^{1/2}\xi$, and let the block taken apart answer. Now the prediction holds, up to what
+# **3.** Draw $x = \bar x + \Sigma^{1/2}\xi$, and compute the outputs from `parts`. Now the prediction holds, up to what
 # least squares on these rows costs: so it was the inputs' shape, not the algebra, that made it miss.
 
 # %%
