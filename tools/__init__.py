@@ -1,1 +1,1 @@
-"""What builds the project's pages and keeps its pipeline: outside the package, run from the project's root."""
+"""Scripts that build the project's pages and run its pipeline: not part of the package, run from the project's root."""

@@ -1,8 +1,8 @@
 """One run of the pipeline at a time: `python tools/alone.py COMMAND …`, which leaves no lock behind.
 
-Snakemake's own lock is a file, which a killed run leaves in the way of the next one. The kernel's lock on a file goes
-with the process that holds it, however that ends. A `filelock.FileLock` would let go at `exec`, and `COMMAND` is to be
-this process, so that signals and exit codes are its own; so the lock is on a handle that `COMMAND` inherits.
+Snakemake's own lock is a file, which a killed run leaves behind, blocking the next one. The kernel's lock on a file is
+released when the process that holds it ends, for whatever reason. `COMMAND` replaces this process, so that signals and
+exit codes are its own; a `filelock.FileLock` would be released at `exec`, so the lock is on a handle that it inherits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A course's notebooks in nbgrader's format, for students and, with solutions, for the instructor; plans and slides.
 
 `make course`, or `python -m tools.course`, writes `build/course`. An exercise of a notebook is one cell: `name = None`,
-then `if name is not None:` with what checks the answer. Here it is two, as nbgrader asks: an answer cell, which in the
-instructor's copy holds the solution between two marks, and a locked check that asserts first of all that there is an
-answer. The students' copy is the instructor's with everything between the marks left out, which is how
-`nbgrader generate_assignment` makes a student's version too.
+then `if name is not None:` with code that checks the answer. Here it becomes two cells, as nbgrader requires: an answer
+cell, which in the instructor's copy holds the solution between two marks, and a locked check, which first asserts that
+there is an answer. The students' copy is the instructor's without everything between the marks, which is also how
+`nbgrader generate_assignment` makes a student's version.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STUB = "# YOUR CODE HERE"
 REGION = re.compile(rf"^{BEGIN}$.*?^{END}$", re.MULTILINE | re.DOTALL)
 
 POINTS = {"warm-up": 1, "easy": 1, "medium": 2, "harder": 3, "find the bug": 2}
-"""What an exercise is worth, by how hard it says it is; two points if it says something else."""
+"""Points of an exercise by its stated difficulty; two points for any other difficulty."""
 
 LESSON = re.compile(r'^profile = "minis"', re.MULTILINE)
 ON_RECORD = ("13_claims",)
-"""Notebooks that judge recorded results: the others run on profile `lesson`, of which nothing is on record."""
+"""Notebooks that judge recorded results. The others run on profile `lesson`, which has no recorded results."""
 
 WHERE_SOLUTIONS_ARE = re.compile(
     r"Solutions are in `[^`]+`; try first\.(?: Each cell checks your answer when you fill it in\.)?"
@@ -46,7 +46,7 @@ NOW_TWO_CELLS = f"Write each answer where it says `{STUB}`; the cell below check
 def instructors(stem: str, notebook: NotebookNode, answers: NotebookNode) -> NotebookNode:
     """The notebook with its solutions filled in, every exercise an answer cell and a graded check.
 
-    Their names in the grade book begin with the notebook's stem. Of several cells of an exercise, each holds the whole
+    Their names in the grade book begin with the notebook's stem. If an exercise has several cells, each holds the whole
     solution.
     """
     start, parts = solutions.paired(notebook, answers)
@@ -63,18 +63,18 @@ def instructors(stem: str, notebook: NotebookNode, answers: NotebookNode) -> Not
             cells.append(_for_class(stem, cell))
             continue
         asked = left_open[number]
-        name = f"{stem}-{number}{' bcdef'[asked.index(cell.id)].strip()}"  # 1, and of two cells 1 and 1b
+        name = f"{stem}-{number}{' bcdef'[asked.index(cell.id)].strip()}"  # 1, or 1 and 1b for two cells
         difficulty = solutions.EXERCISE.search(exercises[number][0].source).group(2)
         answer, check = split(cell.source)
         region = f"{answer}\n\n{BEGIN}\n{_as_code([*lead, *parts[number]])}\n{END}"
         cells.append(new_code_cell(region, metadata=_graded(f"{name}-answer", solution=True)))
         cells.append(new_code_cell(check, metadata=_graded(f"{name}-check", worth=points(difficulty) / len(asked))))
-        lead = []  # what the solutions start from comes with the first
+        lead = []  # the start of the solutions goes into the first one only
     return _whole(stem, cells, notebook.metadata.get("kernelspec"))
 
 
 def students(notebook: NotebookNode) -> NotebookNode:
-    """The instructor's copy without what stands between the marks."""
+    """The instructor's copy without the text between the marks."""
     cells = [NotebookNode(cell | {"source": REGION.sub(STUB, cell.source)}) for cell in notebook.cells]
     return NotebookNode(notebook | {"cells": cells})
 
@@ -82,8 +82,8 @@ def students(notebook: NotebookNode) -> NotebookNode:
 def split(source: str) -> tuple[str, str] | None:
     """An exercise's cell as an answer left open and a check that fails without an answer; None for any other cell.
 
-    Whatever stands before the open answer, with it, is the first; the second is the rest, in which a function takes the
-    place of the `if`, so that a check leaves no name behind that an answer uses.
+    The first part is everything up to and including the open answer. The second is the rest, with a function in the
+    place of the `if`, so that a check leaves no name behind that an answer could use.
     """
     statements = ast.parse(source).body
     left_open = next((node for node in statements if _leaves_open(node)), None)
@@ -106,7 +106,7 @@ def _is_open(cell: NotebookNode) -> bool:
 
 
 def points(difficulty: str) -> int:
-    """What an exercise is worth, by what it says of itself: `warm-up`, `medium`, `harder`, `find the bug`."""
+    """Points of an exercise by its stated difficulty: `warm-up`, `medium`, `harder`, `find the bug`."""
     return POINTS.get(difficulty, 2)
 
 
@@ -126,7 +126,7 @@ def _asks_for_an_answer(node: ast.stmt) -> bool:
 
 
 def _as_code(cells: Sequence[NotebookNode]) -> str:
-    """Cells as one listing, words as comments."""
+    """Cells as one listing, with their text as comments."""
     texts = []
     for cell in cells:
         if cell.cell_type == "code":
@@ -138,14 +138,14 @@ def _as_code(cells: Sequence[NotebookNode]) -> str:
 
 
 def _graded(name: str, solution: bool = False, worth: float | None = None) -> dict[str, dict]:
-    """What nbgrader keeps of a cell, by version 3 of its schema."""
+    """The metadata that nbgrader keeps of a cell, in version 3 of its schema."""
     grade = worth is not None
     kept = {"schema_version": 3, "grade_id": name, "grade": grade, "solution": solution, "locked": grade, "task": False}
     return {"nbgrader": kept | ({"points": worth} if grade else {})}
 
 
 def _for_class(stem: str, cell: NotebookNode) -> NotebookNode:
-    """A cell that is no exercise: links lead out of `build/course`, it runs in a minute, and no output is compared."""
+    """A cell outside the exercises: links lead out of `build/course`, it runs in a minute, no output is compared."""
     source, tags = cell.source, cell.metadata.get("tags", [])
     if cell.cell_type == "markdown":
         source = source.replace("](../book/", "](../../../book/")
@@ -157,7 +157,7 @@ def _for_class(stem: str, cell: NotebookNode) -> NotebookNode:
 
 
 def _whole(stem: str, cells: Sequence[NotebookNode], kernel: NotebookNode | None) -> NotebookNode:
-    """A notebook of these cells, named by their places, so that every run writes the same."""
+    """A notebook of these cells, with ids made from their positions, so that every run writes the same file."""
     for place, cell in enumerate(cells):
         cell["id"] = f"{stem}-{place}"
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel} if kernel else {})
@@ -166,7 +166,7 @@ def _whole(stem: str, cells: Sequence[NotebookNode], kernel: NotebookNode | None
 
 
 def write(stems: Sequence[str]) -> None:
-    """Write both copies of these notebooks, their lesson plans, and the slides; whatever was in `build/course` goes."""
+    """Write both copies of these notebooks, their lesson plans and the slides, replacing all of `build/course`."""
     course = paths.BUILD / "course"
     shutil.rmtree(course, ignore_errors=True)
     for stem in stems:

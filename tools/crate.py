@@ -1,9 +1,9 @@
 """A run of the pipeline as a Workflow Run RO-Crate: what was run, on what, when and where, and what came out.
 
 `make crate` writes `build/<profile>/crate`: the Snakefile, notebooks, run profile, results and figures, and
-`ro-crate-metadata.json`, which says of every notebook's run what `howlinear.notebook.provenance` recorded. Repositories
-take such a folder, and other people's tools read it. The vocabulary is that of Workflow Run RO-Crate (Leo et al., 2024,
-doi:10.1371/journal.pone.0309210).
+`ro-crate-metadata.json`, which lists what `howlinear.notebook.provenance` recorded of every notebook's run. Data
+repositories accept such a folder, and other tools can read it. The vocabulary is that of Workflow Run RO-Crate (Leo et
+al., 2024, doi:10.1371/journal.pone.0309210).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _action(made: ROCrate, workflow: ContextEntity, run: dict[str, Any]) -> Cont
 
 
 def _entity(made: ROCrate, name: str, sha256: str) -> ContextEntity:
-    """A file of the project, with its hash; what is no file of it (rows of a text, a model of the Hub) is described."""
+    """A file of the project, with its hash; other inputs (rows of a text, a model of the Hub) are only described."""
     path = paths.ROOT / name
     if path.is_file():
         return made.dereference(name) or made.add_file(path, name, properties={"sha256": sha256})
@@ -78,7 +78,7 @@ def _entity(made: ROCrate, name: str, sha256: str) -> ContextEntity:
 
 
 def _said(made: ROCrate, identifier: str, kind: str, **properties: Any) -> ContextEntity:
-    """Something that is no file."""
+    """An entity that is not a file."""
     return made.add(ContextEntity(made, identifier, properties={"@type": kind} | properties))
 
 

@@ -1,4 +1,4 @@
-"""The page of the ledger: a line a claim, in four groups, with the paper's numbers beside those of every model."""
+"""The page of the ledger: a line for each claim, in four groups, with the paper's numbers and those of every model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from howlinear.notebook import prose
 STEM = "13_claims"
 TEMPLATE = paths.ROOT / "tools" / "templates" / "ledger.md"
 PROFILES = {"public": "public", "minis": "embedded"}
-"""Run profiles on the page, the one first that most rests on → what its models are called."""
+"""Run profiles on the page, the most important first → what its models are called."""
 
 NEAR = (0.75, 1.5)
-"""Multiples of a threshold between which a tick must stay one, or it is said to hang on where that stands."""
+"""Multiples of a threshold between which a tick must stay a tick, or it is said to depend on the threshold."""
 
 PAIR = "a pair, or twins"
-"""The column of what belongs to no single model."""
+"""The column of verdicts that belong to no single model."""
 
 BOUNDED = ("r", "R²", "share")
-"""Units whose numbers are 1 at most."""
+"""Units whose numbers are at most 1."""
 
 HOLDS = "Holds in a {kind} model"
 FAILS = "Does not hold in any model that was asked"
@@ -42,7 +42,7 @@ GROUPS = {
 
 
 def page(results: Path, profiles: Sequence[str] = tuple(PROFILES)) -> str:
-    """The claims on the models of those run profiles that have results of notebook 13, in groups by the first."""
+    """The claims on the models of all profiles with results of notebook 13, in groups by the first profile."""
     there = [name for name in profiles if (results / name / STEM).is_dir()] or profiles[:1]
     found = {name: tables.results(results / name, STEM) for name in there}
     first = found[there[0]]
@@ -63,7 +63,7 @@ def page(results: Path, profiles: Sequence[str] = tuple(PROFILES)) -> str:
 
 
 def group(verdicts: pd.Series, firm: bool) -> str:
-    """Heading of the group of a claim: by the verdicts of all models, and whether it holds in one whatever is moved."""
+    """Heading of a claim's group, from the verdicts of all models and whether it holds firmly (see `firm_ticks`)."""
     asked = verdicts[verdicts.isin(DECIDED)]
     if asked.empty:
         return UNTESTABLE
@@ -73,10 +73,10 @@ def group(verdicts: pd.Series, firm: bool) -> str:
 
 
 def firm_ticks(found: Results) -> set[str]:
-    """The claims that hold in some model without end blocks or massive rows too, at every threshold near theirs."""
+    """The claims that hold in some model, also without end blocks or massive rows and at every nearby threshold."""
     verdicts = found["verdicts"]
     moved = found["thresholds"].merge(found["claims"][["claim", "unit", "threshold"]], on="claim")
-    # what no number of such a unit can clear says nothing of where the threshold stands
+    # a threshold that no number of this unit can clear tells nothing about the choice of threshold
     beyond = moved["unit"].isin(BOUNDED) & ((moved["factor"] * moved["threshold"]).abs() >= 1)
     near = moved[moved["factor"].between(*NEAR) & ~beyond]
     steady = (near["verdict"] == Verdict.HOLDS).groupby([near["claim"], near["model"]]).all()
@@ -86,7 +86,7 @@ def firm_ticks(found: Results) -> set[str]:
 
 
 def cells(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Mark and number, ᵉ if the end blocks make it, ᵐ if massive rows do: a row a claim, a column a model."""
+    """Mark and number, ᵉ if it depends on the end blocks, ᵐ if on massive rows: a row per claim, a column per model."""
     hanging = verdicts["hangs_on_ends"].map({True: "ᵉ", False: ""})
     hanging += verdicts["hangs_on_massive_rows"].map({True: "ᵐ", False: ""})
     cell = verdicts["mark"] + hanging + " " + verdicts["number"]
@@ -99,10 +99,10 @@ def cells(verdicts: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranges(paper: pd.DataFrame) -> dict[str, str]:
-    """Claim → the paper's own numbers, lowest to highest, with the marks that fell."""
+    """Claim → the paper's own numbers, lowest to highest, with the marks that occur among them."""
     shown = {}
     for claim, rows in paper.sort_values("value").groupby("claim"):
         ends = dict.fromkeys([rows["number"].iloc[0], rows["number"].iloc[-1]])
-        marks = "".join(mark for mark in "✓✗" if mark in set(rows["mark"]))  # without intervals nothing is mixed
+        marks = "".join(mark for mark in "✓✗" if mark in set(rows["mark"]))  # without intervals no verdict is mixed
         shown[claim] = f"{marks} {' to '.join(ends)}"
     return shown

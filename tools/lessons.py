@@ -1,8 +1,8 @@
 """A lesson plan for each notebook: a page from `lessons.yaml`, the notebook's own words and the recorded results.
 
-`tools.pages` writes the plans into the book's page of them, `make course` each as a page of its own. In the data stands
-what only a teacher can say: the goal, the figure to show, the minutes of each part, which prediction to ask first, what
-students get wrong, and which exercise belongs in class and which at home. What is asked is read from the notebook, and
+`tools.pages` writes all plans into one page of the book, `make course` a page for each. `lessons.yaml` holds what only
+a teacher can say: the goal, the figure to show, the minutes of each part, which prediction to ask first, what
+students get wrong, and which exercise belongs in class and which at home. The questions are read from the notebook, and
 every number from the recorded results, in the sentences in which the notebook gives it.
 """
 
@@ -23,10 +23,10 @@ from howlinear.notebook.prose import Prose, describe
 from tools.book.solutions import difficulties, notebook
 
 MINUTES = 40
-"""Of a lesson. Two meetings of ninety minutes hold four of them, and leave time for a claim of the ledger."""
+"""Length of a lesson. Two meetings of ninety minutes hold four lessons and leave time for a claim of the ledger."""
 
 FIGURE = re.compile(r"\]\((?:\.\./)*figures/(\w+)/(\w+)\.png\)")
-"""A picture in a page: its run profile and its name."""
+"""A figure in a page: its run profile and its name."""
 
 
 recorded_tables = cache(tables.results)
@@ -34,7 +34,7 @@ recorded_tables = cache(tables.results)
 
 @cache
 def recorded(folder: Path, stem: str) -> Prose:
-    """What a notebook found, by the results in a folder: several pages say it."""
+    """A notebook's findings in sentences, from the results in a folder; cached, since several pages use them."""
     return describe(recorded_tables(folder, stem))
 
 
@@ -45,15 +45,15 @@ def plans() -> dict[str, dict[str, Any]]:
 
 
 def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
-    """A plan as Markdown, without a heading, with what is recorded of the models that the class runs.
+    """A plan as Markdown, without a heading, with the results of the models that the class runs.
 
     Args:
         stem: of the notebook.
         plan: `goal`; `figure`, as in `minis/02_ceilings_profile`; `minutes` of the parts `predict`, `show`, `run`,
             `exercise` and `back`; `predict`, the number of the prediction to ask first; `misconceptions`, each with
-            what is `heard`, the `answer` to it and, if one gives it, the `number`, as in `reply 3` or `question 2`;
-            `in_class` and `at_home`, numbers of exercises; `discuss`, a question without one right answer.
-        found: what is recorded, in sentences.
+            what is `heard`, the `answer` to it and, optionally, the `number` to ask next, as in `reply 3` or
+            `question 2`; `in_class` and `at_home`, numbers of exercises; `discuss`, an open question.
+        found: the recorded results, in sentences.
     """
     minutes, hard = plan["minutes"], difficulties(stem)
     caption = captions()[plan["figure"].partition("/")[2]]
@@ -87,7 +87,7 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
 
 
 def with_figures(text: str, folder: Path) -> str:
-    """A page whose figures lie beside it: copies them to `folder/figures` and has the page show these."""
+    """The page with its figures next to it: copies them to `folder/figures` and changes the links to the copies."""
     for profile, name in FIGURE.findall(text):
         drawn = paths.figures(profile) / f"{name}.png"
         if not drawn.is_file():
@@ -99,7 +99,7 @@ def with_figures(text: str, folder: Path) -> str:
 
 
 def _predictions(stem: str) -> list[str]:
-    """What a notebook has its readers predict; one text if it asks without numbers."""
+    """The predictions that a notebook asks for; a single text if they are not numbered."""
     text = next(cell.source for cell in notebook(stem).cells if "## Predict first" in cell.source)
     asked = re.findall(r"^\d\. (.+?)(?=^\d\. |\Z)", text, re.MULTILINE | re.DOTALL)
     return [" ".join(question.split()) for question in asked or [text.partition("\n")[2]]]

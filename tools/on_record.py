@@ -1,13 +1,13 @@
-"""What is on record stays where another machine's run agrees with it, so that a run there leaves the checkout clean.
+"""Restore the recorded files where another machine's run agrees with them, so that the run leaves the checkout clean.
 
-A search or a training amplifies what processors round differently: its numbers come out apart within their stated
-tolerance, and so do its figures. After the notebooks of a run profile have run, those whose numbers agree with the
-commit's get back the committed files: result, figures and record of the run. What this run drew stays in its executed
-notebooks, below `build/`. Nothing is given back
+Processors round differently, and a search or a training amplifies this: its numbers and figures differ within their
+stated tolerance. After the notebooks of a run profile have run, those whose numbers agree with the commit's get the
+committed files back: results, figures and record of the run. The figures of this run stay in its executed notebooks,
+below `build/`. Nothing is restored
 
-- where a number moved beyond its tolerance, came or went;
-- on the machine that the record was made on, where a change of any byte has another cause;
-- where tracked files differ from the commit, since what is on record may have been made by other code.
+- where a number moved beyond its tolerance, appeared or disappeared;
+- on the machine that made the record, where any changed byte has another cause;
+- where tracked files differ from the commit, since the recorded files may have been made by other code.
 
 `make figures` ends with `python -m tools.on_record PROFILE`.
 """
@@ -31,11 +31,11 @@ MACHINE = ("processor", "family", "model", "instructions", "system", "threads") 
 
 
 def given_back(profile: str) -> dict[str, list[str]]:
-    """Give back what a run profile has on record of every notebook whose numbers agree with it.
+    """Restore a run profile's recorded files for every notebook whose numbers agree with them.
 
     Returns:
-        Notebook → its files that were given back, of those that had changed; and under `REPORT` the report, if it had
-        changed and nothing else is different any more.
+        Notebook → its changed files that were restored; and under `REPORT` the report, if it had changed and nothing
+        else differs any more.
     """
     if provenance.commit()["modified"] is not False:
         return {}
@@ -51,11 +51,11 @@ def given_back(profile: str) -> dict[str, list[str]]:
 
 
 def _changed(profile: str) -> dict[str, list[str]]:
-    """Notebook → its files on record that now differ from the commit."""
+    """Notebook → its recorded files that now differ from the commit."""
     folders = [settings.from_root(folder(profile)) for folder in (paths.results, paths.figures)]
     changed: dict[str, list[str]] = {}
     for name in _differing(folders):
-        # figures are called after their notebook and what they show, as `00_by_hand_cloud`
+        # figures are named after their notebook and what they show, as in `00_by_hand_cloud`
         parts = Path(name).parts
         owner = next((stem for stem in stems() if any(part.startswith(stem) for part in parts)), None)
         if owner is not None:
@@ -64,13 +64,13 @@ def _changed(profile: str) -> dict[str, list[str]]:
 
 
 def _differing(names: Iterable[str]) -> list[str]:
-    """Committed files, below these folders or of these names, that are not as they were committed."""
+    """Committed files, among these or below these folders, that differ from the commit."""
     told = git(paths.ROOT, "diff", "--name-only", "--no-renames", "HEAD", "--", *names)
     return told.splitlines() if told else []
 
 
 def _made_elsewhere(stem: str, profile: str) -> bool:
-    """Whether the latest run had another machine, or other versions, than the one on record."""
+    """Whether the latest run used another machine or other versions than the recorded one."""
     on_record = _committed(provenance.path_of(stem, profile))
     latest = paths.build(profile) / "runs" / f"{stem}.json"
     if on_record is None or not latest.is_file():
@@ -83,14 +83,14 @@ def _setting(run: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _agrees(stem: str, profile: str) -> bool:
-    """Whether every number of a notebook is the committed one, within the tolerance that is stated there."""
+    """Whether every number of a notebook is the committed one within its stated tolerance."""
     folder = paths.results(profile) / stem
     committed = _committed_tables(folder)
     return committed is not None and folder.is_dir() and not tables.differences(committed, tables.read(folder))
 
 
 def _committed_tables(folder: Path) -> tables.Results | None:
-    """A notebook's results as they were committed; None where they were not."""
+    """A notebook's committed results; None if there are none."""
     listed = git(paths.ROOT, "ls-tree", "--name-only", "HEAD", f"{settings.from_root(folder)}/")
     run = _committed(folder / tables.RUN)
     if not listed or run is None:
@@ -101,13 +101,13 @@ def _committed_tables(folder: Path) -> tables.Results | None:
 
 
 def _committed(path: Path) -> dict[str, Any] | None:
-    """The content of a JSON file as it was committed; None where it was not."""
+    """The committed content of a JSON file; None if it was not committed."""
     text = git(paths.ROOT, "show", f"HEAD:{settings.from_root(path)}")
     return None if text is None else json.loads(text)
 
 
 def _restore(names: list[str]) -> None:
-    """Give files their committed content, and leave their times: what was made from them is not to be made again."""
+    """Restore the committed content of files but keep their times, so that nothing made from them is made again."""
     times = {}
     for name in names:
         path = paths.ROOT / name
@@ -119,7 +119,7 @@ def _restore(names: list[str]) -> None:
 
 
 def main(profile: str) -> None:
-    """Give back, and say in one line of what; of a run profile of the user's own nothing is on record."""
+    """Restore files and print one line that names them; a run profile of the user's own has nothing on record."""
     chosen = settings.read(profile)
     back = {} if chosen.own else given_back(chosen.name)
     if back:

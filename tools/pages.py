@@ -1,11 +1,11 @@
-"""What the pages of `findings` and of the course take from the results of public and embedded models.
+"""Fill the pages of findings and of the course from the results of public and embedded models.
 
 `python -m tools.pages`, or `make readme`, fills the templates of `tools/templates` and puts each between its two marks;
-all else is left as it was. The findings, README's summary of them and the questions to the author are prose with every
-number from a table: reword them in the template. The ledger has the claims; the answers are those of all notebooks,
-with a figure each. Of the course's pages the syllabus has the notebooks with their minutes, that for instructors the
-numbers to expect, and that of the plans a lesson of each. A test holds that the pages show what the results imply, so
-nothing else has to remember to run this.
+the rest of a page is left as it was. The findings, README's summary of them and the questions to the author are prose
+with every number from a table: reword them in the template. The ledger lists the claims, the page of answers those of
+all notebooks, with a figure each. In the course, the syllabus lists the notebooks with their minutes, the instructor's
+page the numbers to expect, and the page of plans a lesson for each notebook. A test fails if a page does not show what
+the results imply.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PLANS = "book/course/plans.md"
 
 
 def tables(results: Path) -> dict[str, dict[str, str]]:
-    """All tables as a folder of results implies them: page → the mark that each follows → Markdown."""
+    """All tables that follow from a folder of results: page → the mark before the table → Markdown."""
     stems = execute.stems()
     return {
         README: {FINDINGS: fill_prose("readme", results)},
@@ -61,11 +61,11 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
 
 
 def fill_prose(template: str, results: Path) -> str:
-    """Prose with its numbers from the tables: `public("02_ceilings")["blocks"]` is one in the template."""
+    """A prose template filled with numbers from tables, such as `public("02_ceilings")["blocks"]`."""
     public, minis = (partial(recorded_tables, results / name) for name in ("public", "minis"))
 
     def measured(stem: str, table: str) -> Results:
-        """A notebook's results of the public models, or of the embedded ones where those have no such table."""
+        """A notebook's results of the public models, or of the embedded ones if the public models lack the table."""
         return public(stem) if (results / "public" / stem / f"{table}.csv").is_file() else minis(stem)
 
     at_hand = {"public": public, "minis": minis, "measured": measured, "figure": figure}
@@ -73,23 +73,23 @@ def fill_prose(template: str, results: Path) -> str:
 
 
 def figure(name: str) -> str:
-    """A figure of the public models, or of the embedded ones where there is none, as a page of results shows it."""
+    """HTML of a figure in a page of results: of the public models, or of the embedded ones if there is none."""
     profile = whose_figure(name)
     return f'<img src="../figures/{profile}/{name}.png" width="560" alt="{lessons.captions()[name]}">'
 
 
 def whose_figure(name: str) -> str:
-    """The run profile that draws it: `public`, or `minis` where the public models do not have it."""
+    """The run profile that draws a figure: `public`, or `minis` if the public models do not have it."""
     return "public" if (paths.figures("public") / f"{name}.png").is_file() else "minis"
 
 
 def expect(stem: str) -> str:
-    """The mark of the numbers to expect of a notebook."""
+    """The mark before the numbers to expect of a notebook."""
     return f"<!-- expect: {stem} -->"
 
 
 def plan(stem: str) -> str:
-    """The mark of the lesson plan of a notebook."""
+    """The mark before the lesson plan of a notebook."""
     return f"<!-- plan: {stem} -->"
 
 
@@ -102,7 +102,7 @@ def planned(results: Path) -> dict[str, str]:
 
 
 def answers(stems: list[str], results: Path) -> str:
-    """What notebooks ask and what they found, of the public models first, each with its lesson's figure."""
+    """Every notebook's question and findings, public models first, each with its lesson's figure."""
     pages = []
     for stem in stems:
         _, _, drawn = lessons.plans()[stem]["figure"].partition("/")
@@ -113,7 +113,7 @@ def answers(stems: list[str], results: Path) -> str:
 
 
 def described(stem: str, results: Path, *profiles: str) -> dict[str, Prose]:
-    """Kind of models → what a notebook found of them; it may have no results of public ones."""
+    """Kind of models → what a notebook found for them; it may have no results of public models."""
     there = [profile for profile in profiles if profile == "minis" or (results / profile / stem).is_dir()]
     return {KINDS[profile]: recorded(results / profile, stem) for profile in there}
 
@@ -123,7 +123,7 @@ def _filled(name: str, found: Results, **more: Any) -> str:
 
 
 def replace(text: str, mark: str, table: str) -> str:
-    """A text with a table between the one line `mark` and the next line that ends it, and all else as it was."""
+    """The text with a table between the line `mark` and the next end mark, and all else as it was."""
     start = f"{mark}\n"
     if text.count(mark) != 1 or start not in text:
         raise InputError(f"found {text.count(mark)} lines {mark}; a table belongs between one such line and {END}")
@@ -135,7 +135,7 @@ def replace(text: str, mark: str, table: str) -> str:
 
 
 def write(path: Path, of_page: Mapping[str, str]) -> bool:
-    """Write tables, by the marks that they follow, into a file that has these; whether anything changed."""
+    """Write tables into a file, each after its mark; return whether anything changed."""
     try:
         old = path.read_text(encoding="utf-8")
     except OSError as error:

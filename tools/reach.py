@@ -1,7 +1,7 @@
-"""Which modules of the package a file can reach by its imports, so that the pipeline knows what a notebook stands on.
+"""Which modules of the package a file can reach by its imports, so that the pipeline knows what a notebook depends on.
 
-The Snakefile asks this of every notebook: a change of any module on the list makes the notebook run again. Imports are
-read, not run, so it takes milliseconds and imports nothing.
+The Snakefile asks this for every notebook: a change in any of these modules makes the notebook run again. The source is
+parsed, not imported, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _imported(source: Path, library: Path) -> list[Path]:
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
-    """Dotted names of modules, and of what may be one, that a file imports."""
+    """Dotted names of the modules that a file imports, and of imported names that may be modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -45,7 +45,7 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 
 def _lazy_names(tree: ast.Module, library: Path) -> Iterator[str]:
-    """Modules behind the names that a file asks of a package whose stub `__init__.pyi` says where each name lives.
+    """Modules behind the attributes that a file uses of a package whose stub `__init__.pyi` says where each name lives.
 
     `import howlinear as hl` imports next to nothing; `hl.ceiling` is what imports `howlinear.core.ceilings`.
     """

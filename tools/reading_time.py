@@ -1,8 +1,7 @@
-"""How long a notebook takes, as its header says: to read, prose, code and figures at a reader's pace; and to run.
+"""Minutes to read a notebook (prose, code and figures at a reader's pace) and to run it, for the notebook's header.
 
-`python -m tools.reading_time` writes the minutes into the headers; a test holds that they are there. Exercises are left
-out, for they take as long as they take, and so are imports, which nobody reads. Minutes to run are those of the
-embedded models, as last recorded.
+`python -m tools.reading_time` writes the minutes into the headers; a test checks them. Exercises are left out, as their
+time varies, and so are imports, which nobody reads. Minutes to run are those last recorded on the embedded models.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ WORDS_A_MINUTE = 130
 LINES_A_MINUTE = 14
 MINUTES_A_FIGURE = 1.5
 STEP = 5
-"""Minutes are rounded to so many: the pace is a guess."""
+"""Minutes are rounded to multiples of this, since the pace is a guess."""
 
 STATED = re.compile(r"\*\*Time\*\* (\d+) minutes to read, (\d+) to run")
 
@@ -42,12 +41,12 @@ def minutes(notebook: NotebookNode) -> int:
 
 
 def minutes_to_run(stem: str) -> int:
-    """Whole minutes that a notebook took when it was last recorded on the embedded models, begun ones counted."""
+    """Minutes that a notebook took when it was last recorded on the embedded models, rounded up."""
     return math.ceil(numbers.load(paths.results("minis") / stem / tables.RUN)["seconds"] / 60)
 
 
 def code_lines(source: str) -> int:
-    """How many lines of code there are to read: those that are not empty, without imports."""
+    """Number of lines of code to read, without empty lines and imports."""
     lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip()}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):

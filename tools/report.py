@@ -1,8 +1,8 @@
 """The report, `paper/main.typ` to `paper/main.pdf`, and a course's slides: offline, and the same bytes on every run.
 
-Typst reads results/, figures/ and paper/ by itself and stops at a missing key. What is decided here is what it may not
-take from the machine: fonts are Typst's own and the one that matplotlib brings for the figures, the root is the
-project, and no date is written. `python -m tools.report` is `make paper`.
+Typst reads results/, figures/ and paper/ by itself and stops at a missing key. This module keeps the output independent
+of the machine: the fonts are Typst's own and the one that matplotlib ships for the figures, the root is the project,
+and no date is written. `python -m tools.report` is what `make paper` runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SLIDES = Path("paper") / "slides.typ"
 
 
 def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = False) -> typst.Compiler:
-    """Typst at a source of the project, or of a folder laid out as it is, with no font of the system.
+    """A Typst compiler for a source of the project, or of a folder with the same layout, without system fonts.
 
-    With `notes` it sets what a speaker says to the slides, as a handout, and not the slides themselves.
+    With `notes` it typesets the speaker's notes as a handout in place of the slides.
     """
     path = Path(root) / source
     if not path.is_file():
@@ -35,7 +35,7 @@ def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = F
 
 
 def build(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = False) -> bytes:
-    """The report, or the slides, as PDF; a warning of Typst, of a font that is not there, say, is an error too."""
+    """The report, or the slides, as PDF; a warning from Typst, such as a missing font, is also an error."""
     try:
         pdf, warnings = compiler(root, source, notes).compile_with_warnings(format="pdf")
     except typst.TypstError as error:
@@ -50,7 +50,7 @@ def build(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = Fals
 
 
 def write_slides(folder: Path) -> None:
-    """Write a course's slides, and what a speaker says to each, as `slides.pdf` and `notes.pdf`."""
+    """Write a course's slides and the speaker's notes as `slides.pdf` and `notes.pdf`."""
     for name, notes in (("slides", False), ("notes", True)):
         pdf = build(source=SLIDES, notes=notes)
         with atomic.written_aside(folder / f"{name}.pdf") as aside:

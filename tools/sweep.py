@@ -1,10 +1,10 @@
-"""A sweep: how R²_lin depends on rows, text and seed. papermill runs notebook 02 for each, and one figure comes out.
+"""A sweep: how R²_lin depends on rows, text and seed, as one figure. papermill runs notebook 02 for each combination.
 
     make sweep
 
-Every run has a run profile of its own in `build/profiles`, which extends `lesson`; its executed notebook and results
-lie in `build/scratch/sweep-…`, as those of any run that is not recorded, and a run that is there is not made again.
-To sweep another number, change `GRID` and `found`; to sweep another notebook, `NOTEBOOK`.
+Every run has its own run profile in `build/profiles`, which extends `lesson`. Its executed notebook and results lie in
+`build/scratch/sweep-…`, as for any run that is not recorded, and an existing run is not repeated. To sweep another
+number, change `GRID` and `found`; to sweep another notebook, change `NOTEBOOK`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRID = {"rows": [4_096, 8_192, 16_384], "text": ["docs", "code"], "seed": [0, 1]
 
 
 def run(rows: int, text: str, seed: int) -> str:
-    """Run the notebook on so many rows of a text, drawn with a seed, if that is not done.
+    """Run the notebook on this many rows of a text, drawn with a seed, unless that run exists.
 
     Returns:
         The name of the run's profile.
@@ -42,17 +42,17 @@ def run(rows: int, text: str, seed: int) -> str:
 
 
 def saved(name: str) -> Path:
-    """Where the run on a profile leaves its tables."""
+    """The folder where the run on a profile leaves its tables."""
     return paths.scratch(name) / "results" / NOTEBOOK
 
 
 def found(name: str) -> pd.DataFrame:
-    """What the sweep is about: R²_lin of every block of a run. A row a block: `model`, `block`, `r2`."""
+    """The number that is swept: R²_lin of every block of a run. A row per block: `model`, `block`, `r2`."""
     return tables.read(saved(name))["blocks"][["model", "block", "r2"]]
 
 
 def drawn(table: pd.DataFrame) -> Figure:
-    """Mean R²_lin over the blocks against rows: a line a text, a point a seed."""
+    """Mean R²_lin over the blocks against rows: a line per text, a point per seed."""
     means = table.groupby(["rows", "text", "seed"], sort=False, as_index=False)["r2"].mean()
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.4))
     palette = sns.color_palette("colorblind", means["text"].nunique())

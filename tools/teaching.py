@@ -1,7 +1,7 @@
-"""What the course's pages say of the notebooks: how long they take, what is handed in, and the numbers to expect.
+"""Tables for the course's pages: how long each notebook takes, its exercises and points, and the numbers to expect.
 
-`tools.pages` writes it into `book/course`. Minutes and exercises are read from the notebooks, numbers from the recorded
-results, in the very sentences in which a notebook gives its answer.
+`tools.pages` writes them into `book/course`. Minutes and exercises are read from the notebooks, numbers from the
+recorded results, in the very sentences of a notebook's answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def notebooks_table(stems: Sequence[str]) -> str:
 
 
 def weeks_table() -> str:
-    """The weeks of a course, with what is read and what can be earned in each."""
+    """The weeks of a course, with the reading and the points of each."""
     rows = []
     for number, (theme, stems) in enumerate(WEEKS.items(), 1):
         rows.append(
@@ -62,7 +62,7 @@ def weeks_table() -> str:
 def expected(of_models: Mapping[str, Prose]) -> str:
     """The numbers to expect of a notebook: its answer for every kind of models, and the replies to its predictions.
 
-    The replies are of the first, which are those that the class runs.
+    The replies are those for the first kind, the models that the class runs.
     """
     first = next(iter(of_models.values()))
     numbered = "\n".join(f"{number}. {reply}" for number, reply in enumerate(first.replies, 1))
@@ -83,7 +83,7 @@ def minutes(stem: str) -> int:
 
 
 def points(stem: str) -> int:
-    """What can be earned in a notebook."""
+    """Points of all exercises of a notebook."""
     return sum(map(course.points, difficulties(stem).values()))
 
 

@@ -1,1 +1,1 @@
-"""The site: gathering notebooks, solutions, figures and reference, and having Sphinx make pages of them."""
+"""The site: gather notebooks, solutions, figures and reference, and build pages from them with Sphinx."""

@@ -1,7 +1,7 @@
 """The book: the executed notebooks, their exercises with solutions folded, the interactive page, the API, the ledger.
 
-`python -m tools.book.build [PROFILE]` gathers a source folder, `build/book/source`, and has Sphinx make
-`build/book/html` of it: nothing is executed a second time, nothing comes from a network, and a warning is an error. The
+`python -m tools.book.build [PROFILE]` gathers a source folder, `build/book/source`, from which Sphinx builds
+`build/book/html`: nothing is executed a second time, nothing comes from a network, and a warning is an error. The
 frame (start page, settings, style) is `book/`. Needs the `dev` extra (Sphinx, MyST-NB and the theme).
 """
 
@@ -33,28 +33,28 @@ from tools.book import solutions as folding
 
 FRAME = paths.ROOT / "book"
 REPORT = paths.ROOT / "paper" / "main.pdf"
-MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"  # one file: no fonts, nothing asked for later
-SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its reader of formulas would look, which no page switches on
+MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"  # one file: no fonts, nothing loaded later
+SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its speech feature would look, which no page switches on
 
 HOSTED = re.compile(r"<!-- hosted -->\n(.*?)<!-- end -->\n", re.DOTALL)
-"""What a page says of notebooks elsewhere than in a copy of the project."""
+"""The part of a page about notebooks outside a copy of the project."""
 
-# as one reads
+# in reading order
 FOLDERS = ("core", "models", "text", "instrument", "ideas", "training", "plots", "notebook", "files", "app")
 
 
 def address() -> str:
-    """Where the project can be cloned from: what REPOSITORY says, as in the workflow; else nothing."""
+    """Where the project can be cloned from: the variable REPOSITORY, as set in the workflow, or an empty string."""
     return os.environ.get("REPOSITORY", "")
 
 
 def with_address(text: str, address: str) -> str:
-    """A page with the project's address for `ADDRESS`, or without the words between its marks where there is none."""
+    """A page with the project's address for `ADDRESS`; without an address, the text between its marks is removed."""
     return HOSTED.sub(lambda found: found.group(1).replace("ADDRESS", address) if address else "", text)
 
 
 def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
-    """Gather all that Sphinx needs in one folder, which is made anew; readers' notebooks also in `build/notebooks`."""
+    """Gather all that Sphinx needs in one new folder, and the readers' notebooks in `build/notebooks` as well."""
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
     shutil.copytree(readers_notebooks(profile, which), source / "notebooks")
@@ -90,7 +90,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     # the page of tokens
     shutil.copyfile(_there(paths.build(profile) / "tokens.html", "run make book"), source / "_static" / "tokens.html")
 
-    # the report, the slides, what is said of the book on paper, and what sets mathematics
+    # the report, the slides, the sentence about the printed book, and the script that typesets mathematics
     shutil.copyfile(_there(REPORT, "run make paper"), source / "_static" / "howlinear.pdf")
     report.write_slides(source / "_static")
     atomic.write_text(source / "printed.txt", printed.sentence())
@@ -100,7 +100,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
 
 
 def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
-    """Executed notebooks with their solutions folded in, in `build/notebooks`, which is made anew."""
+    """Write executed notebooks with their solutions folded in to `build/notebooks`, replacing that folder."""
     folder = paths.BUILD / "notebooks"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -125,7 +125,7 @@ def solutions(stem: str) -> NotebookNode:
 
 
 def gallery(profile: str, which: Sequence[str], target: Path) -> str:
-    """The figures as cards that lead to their notebooks, each with its line; copies them to `target`."""
+    """The figures as cards that link to their notebooks, each with its caption; copies the figures to `target`."""
     lines = lessons.captions()
     notebook_of = {name: stem for name in lines for stem in which if name.startswith(f"{stem}_")}
     drawn = {path.stem for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
@@ -151,13 +151,13 @@ CARD = """:::{{grid-item-card}}
 
 
 def ledger_page(profile: str, which: Sequence[str]) -> str:
-    """The paper's claims and what the results say of each, with links to the pages of `which`."""
+    """The paper's claims with the verdict of the results on each, and links to the pages of `which`."""
     profiles = ("public", "minis") if profile == "minis" else (profile,)
     return linked(ledger.page(paths.results(profile).parent, profiles), which)
 
 
 def linked(text: str, which: Sequence[str]) -> str:
-    """A page whose links to notebooks' sources lead to their pages in the book; without one the words are left."""
+    """A page whose links to notebooks' sources lead to their pages in the book; without such a page, only text."""
 
     def to_page(match: re.Match) -> str:
         words, up, stem = match.groups()
@@ -167,7 +167,7 @@ def linked(text: str, which: Sequence[str]) -> str:
 
 
 def tabulate_benchmarks() -> dict[str, str]:
-    """The tables of what benchmarks have on record: name of what a page includes → Markdown."""
+    """The tables of recorded benchmarks: name of the included file → Markdown."""
 
     def record(name: str, command: str) -> dict[str, Any]:
         return numbers.load(_there(paths.results("bench") / f"{name}.json", f"run {command}"))
@@ -187,8 +187,8 @@ def tabulate_benchmarks() -> dict[str, str]:
 def api() -> Iterator[tuple[str, str]]:
     """The reference's pages, (name, text): an index by folder, and a page for each module.
 
-    `sphinx.ext.autosummary` could list modules too; it knows neither where a name of the public face is documented nor
-    the order in which one reads the folders.
+    `sphinx.ext.autosummary` could list modules too, but it knows neither where a name of the public interface is
+    documented nor the reading order of the folders.
     """
     everything = modules()
     yield "index", index(everything)
@@ -197,7 +197,7 @@ def api() -> Iterator[tuple[str, str]]:
 
 
 def index(everything: Sequence[str]) -> str:
-    """The reference's first page: the public face, then every folder of the package with its modules."""
+    """The reference's first page: the public interface, then every folder of the package with its modules."""
     public = importlib.import_module("howlinear")
     lines = ["# Reference", "", "What `import howlinear as hl` brings:", ""]
     for name in public.__all__:
@@ -217,22 +217,22 @@ def index(everything: Sequence[str]) -> str:
 
 
 def modules() -> list[str]:
-    """Dotted names below `howlinear` of all its modules, without packages and what only starts them."""
+    """Dotted names below `howlinear` of all its modules, except packages and modules that only start them."""
     package = importlib.import_module("howlinear")
     walked = pkgutil.walk_packages(package.__path__, "howlinear.")
     names = [module.name.removeprefix("howlinear.") for module in walked if not module.ispkg]
-    others = ("public", "app.lm_eval")  # what the first page lists, and what EleutherAI's harness has to be there for
+    others = ("public", "app.lm_eval")  # listed on the first page already; needs EleutherAI's harness installed
     return sorted(name for name in names if not name.startswith("__") and name not in others)
 
 
 def summary(module: str) -> str:
-    """The first sentence of a module's own words."""
+    """The first paragraph of a module's docstring, on one line."""
     text = inspect.getdoc(importlib.import_module(f"howlinear.{module}"))
     return text.split("\n\n")[0].replace("\n", " ")
 
 
 def build(source: Path, out: Path) -> None:
-    """Have Sphinx make the pages; a warning is an error."""
+    """Build the pages with Sphinx; a warning is an error."""
     shutil.rmtree(out, ignore_errors=True)
     flags = ["-W", "-q", "-E", "-d", str(out.parent / "doctrees")]  # a process of its own: Sphinx keeps global state
     command = [sys.executable, "-m", "sphinx", *flags, str(source), str(out)]
@@ -248,7 +248,7 @@ def _there(path: Path, remedy: str) -> Path:
 
 @ending_in_one_line()
 def main(profile: str = "minis", *which: str) -> None:
-    """Gather and build; with stems, only these notebooks."""
+    """Gather and build the book, with only these notebooks if stems are given."""
     source, out = paths.BUILD / "book" / "source", paths.BUILD / "book" / "html"
     prepare(profile, source, which or execute.stems())
     build(source, out)

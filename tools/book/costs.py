@@ -1,8 +1,8 @@
-"""What a measurement costs at other sizes: bytes by formula, time by rates that were measured.
+"""What a measurement costs at other sizes: memory from formulas, time from measured rates.
 
 `benchmarks/scale.py` times the three parts of a measurement over tokens, width and blocks and writes `book/scale.json`;
-the book's page "What it costs" is made of that file and of the formulas here. Everything is for blocks of width d in
-and out, of about 12 d² weights, and 8-byte floats.
+the book's page "What it costs" is made from that file and the formulas here. They assume blocks with d inputs and
+d outputs and about 12 d² weights, and 8-byte floats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = {
     "moments": "tokens · blocks · d²",
     "ceilings": "blocks · d³",
 }
-"""What is timed → what it grows with."""
+"""Timed part → what its time is proportional to."""
 
 AXES = ("width", "blocks", "tokens")
 
@@ -28,18 +28,18 @@ LARGE = {
     "7B": {"width": 4_096, "blocks": 32, "tokens": 65_536},
     "70B": {"width": 8_192, "blocks": 80, "tokens": 131_072},
 }
-"""Sixteen rows for each input: fewer, and the map is fitted to noise."""
+"""Sixteen rows for each input; with fewer, the map is fitted to noise."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a model multiplies with.
+    """Sizes of a model's weight matrices.
 
     Attributes:
-        width: d, of the residual stream.
-        blocks: how many.
+        width: width d of the residual stream.
+        blocks: number of blocks.
         in_block: weights of one block, attention and FFN.
-        vocabulary: tokens that the head predicts.
+        vocabulary: number of tokens that the head predicts.
     """
 
     width: int
@@ -50,23 +50,23 @@ class Weights:
 
 TIMED = {
     "gpt2": Weights(768, 12, 12 * 768**2, 50_257),
-    # attention has 9 heads of 64 that ask and 3 that answer; the FFN has a gate
+    # attention has 9 query heads of width 64 and 3 key-value heads; the FFN has a gate
     "smollm2-135m": Weights(576, 30, 2 * 576 * (576 + 192) + 3 * 576 * 1536, 49_152),
 }
 """The models of `benchmarks/ratios.py`."""
 
-HELD_OUT = 0.25  # of all rows
-FLOAT64 = 2  # times as long as in float32
-FITS = FOLDS + 1  # of a block: of all rows, and without each fold
+HELD_OUT = 0.25  # share of all rows
+FLOAT64 = 2  # times the time of float32
+FITS = FOLDS + 1  # per block: one on all rows, and one without each fold
 
 
 def counted(model: Weights, rows: int) -> dict[str, float]:
-    """What the ratios of `benchmarks/ratios.py` come to if products of matrices are all that takes time.
+    """The ratios of `benchmarks/ratios.py` if only matrix products take time.
 
-    Two operations a weight and row; products of attention, among rows, are left out, and so are fits without massive
-    rows.
+    Counts two operations per weight and row. Attention's products between rows are left out, and so are fits without
+    massive rows.
     """
-    block = 2 * model.in_block  # operations a row
+    block = 2 * model.in_block  # operations per row
     head = 2 * model.vocabulary * model.width
     trunk = model.blocks * block
 
@@ -75,7 +75,7 @@ def counted(model: Weights, rows: int) -> dict[str, float]:
     # a Cholesky factor, a solution, and half of the symmetric W Wᵀ
     fit = FLOAT64 * (1 / 3 + 2 + 1) * model.width**3
     ceilings = model.blocks * FITS * fit / rows
-    # what lies before a swapped block is computed once, and the map in its place costs nothing
+    # the blocks before a swapped block are computed once, and the map in its place costs nothing
     swap = head + (model.blocks - 1) / 2 * block
 
     measure = 1 + (moments + ceilings + HELD_OUT * head) / trunk
@@ -89,20 +89,20 @@ def counted(model: Weights, rows: int) -> dict[str, float]:
 
 
 def work(run: Mapping[str, Any]) -> dict[str, int]:
-    """How much of each part there is in a run of some width, blocks and tokens, in the units of `PARTS`."""
+    """The amount of each part in a run with a width, blocks and tokens, in the units of `PARTS`."""
     width, blocks, tokens = (run[axis] for axis in AXES)
     rows = tokens * blocks * width**2
     return {"forward": rows, "moments": rows, "ceilings": blocks * width**3}
 
 
 def rates(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds per unit of each part, at the widest shape that was timed, where fixed costs count least."""
+    """Seconds per unit of each part at the widest shape that was timed, where fixed costs matter least."""
     widest = max(measured["runs"], key=lambda run: (run["width"], run["tokens"]))
     return {part: widest[part] / count for part, count in work(widest).items()}
 
 
 def tables(measured: Mapping[str, Any]) -> dict[str, str]:
-    """What `benchmarks/scale.py` wrote as the tables of the book's page, in Markdown, by name."""
+    """The tables of the book's page, by name, in Markdown, from what `benchmarks/scale.py` wrote."""
     return {"timed": _timed(measured), "bytes": _bytes(), "extrapolated": _extrapolated(measured)}
 
 
@@ -124,7 +124,7 @@ def _timed(measured: Mapping[str, Any]) -> str:
 
 
 def _growth(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """By what each part grows along each axis of the sweep, and in brackets by what its formula does."""
+    """The factor by which each part grows along each axis of the sweep, with its formula's factor in brackets."""
     base = runs[0]
     lines = []
     for axis in AXES:
@@ -165,7 +165,7 @@ def _extrapolated(measured: Mapping[str, Any]) -> str:
 
 
 def layer_by_layer(found: Mapping[str, Any]) -> str:
-    """What `benchmarks/layerwise.py` found, in Markdown."""
+    """The results of `benchmarks/layerwise.py`, in Markdown."""
     rows = []
     for name, run in found.items():
         small, whole = run["layer by layer"], run.get("whole")
@@ -191,7 +191,7 @@ def layer_by_layer(found: Mapping[str, Any]) -> str:
 
 
 def on_a_gpu(found: Mapping[str, Any]) -> str:
-    """What `benchmarks/gpu.sh` found, in Markdown."""
+    """The results of `benchmarks/gpu.sh`, in Markdown."""
     about, steps = found["about"], found["steps"]
     speeds = {name: run for name, run in steps["speed"].items() if isinstance(run, Mapping)}
     speeds = dict(sorted(speeds.items(), key=lambda each: each[1]["bare"]))

@@ -1,4 +1,4 @@
-"""The book's page of data: what every column of every table in results/ is, from the data dictionary."""
+"""The book's page of data: the meaning of every column of every table in results/, from the data dictionary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tools.book.tables import markdown
 
 
 def page() -> str:
-    """A table for each notebook, those that several record first."""
+    """A table of columns for each notebook, after one with the columns that several notebooks record."""
     sections = []
     for section, columns in dictionary().items():
         if columns:

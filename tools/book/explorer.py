@@ -1,9 +1,9 @@
 """The book's interactive page: R²_lin of every model, text and block, under each cut and protocol that was measured.
 
-`collect` makes one tidy table of it: what the notebooks have on record, of public models too, and what follows from the
-stored moments of embedded ones. Beside the numbers stand the points that notebook 04 has on record: a block's outputs
-and its map's answers. `page` writes both into the frame `book/explorer.html`, the numbers as an HTML table, which reads
-without a script as well; `book/_static/explorer.js` draws what stands in it.
+`collect` makes one tidy table of the numbers that the notebooks have on record, also for public models, and of those
+that follow from the stored moments of the embedded models. It adds the points that notebook 04 has on record: a block's
+outputs and its map's predictions. `page` writes both into the frame `book/explorer.html`, the numbers as an HTML table
+that can be read without a script; `book/_static/explorer.js` draws them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CUTS = {
     "first": "without position 0",
 }
 
-RECORDED = (  # notebook, table, which of its rows; then protocol and cut (in the table, if None), and the column of R²
+RECORDED = (  # notebook, table, query for its rows; then protocol, cut (None: in the table) and the column of R²
     ("02_ceilings", "blocks", "", "ours", "all", "r2"),
     ("02_ceilings", "blocks", "", "scalar", "all", "r2_scalar"),
     ("05_corpora", "profiles", "", "ours", "all", "r2"),
@@ -56,7 +56,7 @@ RECORDED = (  # notebook, table, which of its rows; then protocol and cut (in th
     ("12_sinks", "cuts", "", "ours", None, "r2"),
 )
 START = {"cut": "10"}
-"""What the page shows at first: a cut, so that the two lines part where massive rows decide."""
+"""What the page shows at first: a cut, so that the two lines differ where massive rows decide."""
 
 KEYS = ["model", "corpus", "block", "protocol", "cut"]
 VALUES = ["r2", "r2_low", "r2_high"]
@@ -64,7 +64,7 @@ POINT = ["answer", "output", "medians"]
 
 
 def collect(run: notebooks.Run) -> dict[str, Any]:
-    """What the page shows: of a run profile, and of the record of public models.
+    """The numbers and points that the page shows, from a run profile and from the recorded public models.
 
     Returns:
         `values`, rows of `KEYS` and `VALUES`, and `clouds`, model → text → block → its `points`, rows of `POINT`, and
@@ -77,14 +77,14 @@ def collect(run: notebooks.Run) -> dict[str, Any]:
                 where = {"model": name, "corpus": corpus, "block": block}
                 computed += [where | value for value in from_moments(kept)]
     every = pd.concat([recorded("public"), recorded(run.profile), pd.DataFrame(computed)])
-    # what is on record comes first, since it has intervals
+    # recorded numbers come first, since they have intervals
     every = every.dropna(subset="r2").drop_duplicates(KEYS).round(4)
     values = json.loads(every[KEYS + VALUES].to_json(orient="records"))
     return {"values": values, "clouds": recorded_clouds("public") | recorded_clouds(run.profile)}
 
 
 def recorded_clouds(profile: str) -> dict[str, Any]:
-    """Points along the outputs' first direction, as notebook 04 has them on record: model → main text → block."""
+    """Points along the outputs' first direction, as recorded by notebook 04: model → main text → block."""
     main = next(iter(settings.read(profile).corpora_by_name))
     results = tables.results(profile, "04_rank")
     shares = results["blocks"].set_index(["model", "block"])["first_share"]
@@ -96,12 +96,12 @@ def recorded_clouds(profile: str) -> dict[str, Any]:
 
 
 def recorded(profile: str) -> pd.DataFrame:
-    """What the notebooks have on record of a run profile: columns `KEYS` and `VALUES`; NaN without an interval."""
+    """The numbers on record for a run profile: columns `KEYS` and `VALUES`, with NaN where there is no interval."""
     main = next(iter(settings.read(profile).corpora_by_name))
     found = []
     for stem, name, chosen, protocol, cut, column in RECORDED:
         results = tables.results(profile, stem)
-        if name not in results:  # not of every model
+        if name not in results:  # not every profile has every table
             continue
         table = results[name].query(chosen) if chosen else results[name]
         table = table.assign(cut=table["cut"].map("{:g}".format) if cut is None else cut, protocol=protocol)
@@ -113,7 +113,7 @@ def recorded(profile: str) -> pd.DataFrame:
 
 
 def from_moments(kept: BlockCapture) -> Iterator[dict[str, Any]]:
-    """R² of a block per protocol and cut, its map fitted anew to the rows within; position 0 they do not have apart."""
+    """R² of a block per protocol and cut, its map refitted to the rows within; moments do not separate position 0."""
     heavy = kept.heavy_rows()
 
     @cache  # several cuts may leave out the same rows, and often none
@@ -131,7 +131,7 @@ def from_moments(kept: BlockCapture) -> Iterator[dict[str, Any]]:
 
 
 def page(found: Mapping[str, Any], frame: Path) -> str:
-    """The page's piece of HTML: controls, table and stored points of what `collect` found, in Jinja's `frame`."""
+    """The page's HTML fragment, from the Jinja template `frame`: controls, table and points of what `collect` found."""
     values = pd.DataFrame(found["values"], columns=KEYS + VALUES).astype(object)
     values = values.where(values.notna(), None)
     if values.empty:
@@ -157,9 +157,9 @@ def page(found: Mapping[str, Any], frame: Path) -> str:
 
 
 def main(profile: str = "minis") -> None:
-    """Write `build/<profile>/explorer.json`, what `collect` finds; the pipeline's own step."""
+    """Write the result of `collect` to `build/<profile>/explorer.json`, as a step of the pipeline."""
     torch.set_num_threads(1)
-    captured = settings.read(profile).models_of(settings.CAPTURE)  # also what only some notebooks look at
+    captured = settings.read(profile).models_of(settings.CAPTURE)  # including models that only some notebooks use
     run = replace(notebooks.start("explorer", profile), models=captured)
     numbers.save(paths.build(profile) / "explorer.json", collect(run))
 

@@ -1,9 +1,9 @@
-"""The glossary's words in the book's notebooks: the first of each is a link to its entry, which shows as a tooltip.
+"""Link the first use of each glossary word in the book's notebooks to its entry, which also shows as a tooltip.
 
-A Sphinx extension. The glossary is the section "The words" of `book/reading.md`, an entry a heading; the notebooks stay
-as they are. A word is looked for in paragraphs alone, so that code, outputs, headings, tables, links and mathematics
-are left as they stand. `book/_static/book.css` shows the tooltip, on hover and on keyboard focus: no script has to run,
-while a `title` would show on hover alone, and without its mathematics. `aria-describedby` lets it be read out.
+A Sphinx extension. The glossary is the section "The words" of `book/reading.md`, with a heading for each entry; the
+notebooks themselves do not change. Words are looked for only in paragraphs, so code, outputs, headings, tables, links
+and mathematics are not touched. `book/_static/book.css` shows the tooltip on hover and on keyboard focus, without a
+script; a `title` would show on hover only, and without mathematics. `aria-describedby` lets screen readers read it out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from howlinear.errors import InputError
 GLOSSARY = "reading"
 SECTION = "the-words"
 PLAIN = (nodes.emphasis, nodes.strong, nodes.inline)
-"""What may be around a word within a paragraph."""
+"""Markup that may surround a word within a paragraph."""
 OTHERWISE = (
     r"rank correlations?",
     r"(?:in )?a row of",
@@ -32,20 +32,20 @@ OTHERWISE = (
     r"the line (?:above|is the threshold)",
     r"variance is signal",
 )
-"""Where a notebook uses a word of the glossary in another sense."""
+"""Phrases in which a notebook uses a word of the glossary in another sense."""
 
 
 class Word(nodes.inline):
-    """A word that leads to its entry: `refuri`, and in `described` the id of its definition."""
+    """A word that links to its entry by `refuri`; `described` is the id of its definition."""
 
 
 class Definition(nodes.inline):
-    """What the glossary says of the word before it; the page's search passes over it."""
+    """The glossary's text on the word before it; the page's search skips it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the glossary: its words in lower case, its id on the page, what it says."""
+    """An entry of the glossary: its words in lower case, its id on the page, and its text."""
 
     words: tuple[str, ...]
     anchor: str
@@ -69,9 +69,9 @@ def _entry(section: nodes.section) -> Entry:
 
 
 def pattern(words: Mapping[str, Entry]) -> re.Pattern:
-    """Finds a word as it stands, with a hyphen for a space, or in the plural; the longest of several.
+    """A pattern for words as they are, hyphenated, or in the plural; the longest word wins.
 
-    A match of the group `word` is one; without the group the word has another sense.
+    A match with the group `word` is a word of the glossary; without it, the word has another sense.
     """
     forms = [_forms(word) for word in sorted(words, key=len, reverse=True)]
     others = "|".join(phrase.replace(" ", r"\s+") for phrase in OTHERWISE)
@@ -89,7 +89,7 @@ def _forms(word: str) -> str:
 
 
 class Page:
-    """A notebook's page: which words it has linked so far."""
+    """A notebook's page, with the words that it has not linked yet."""
 
     def __init__(self, glossary: list[Entry], address: str):
         self.address = address
@@ -97,7 +97,7 @@ class Page:
         self.pattern = pattern(self.left)
 
     def gloss(self, document: nodes.document) -> None:
-        """Mark the first of each word; where what is folded away has it first, the first that a reader sees.
+        """Mark the first visible use of each word, or its first use in folded text if there is no visible one.
 
         A word that the page itself links to the glossary keeps that link as its only one.
         """
@@ -144,7 +144,7 @@ class Page:
             yield nodes.Text(text[end:])
 
     def _singular(self, found: str) -> str | None:
-        """The glossary's form of what was found, or None if the page has linked it already."""
+        """The glossary's form of the matched word, or None if the page has linked it already."""
         for word in self.left:
             if re.fullmatch(_forms(word), found, re.IGNORECASE):
                 return word
@@ -159,7 +159,7 @@ class Page:
 
 
 def paragraphs(document: nodes.document) -> Iterator[tuple[nodes.paragraph, bool]]:
-    """The paragraphs of a page's own text, in their order, and whether one is folded away."""
+    """The paragraphs of a page's own text, in order, each with whether it is folded away."""
     open_details = 0
     for node in document.findall():
         if isinstance(node, nodes.raw):
@@ -177,17 +177,17 @@ def _ancestors(node: nodes.Node) -> Iterator[nodes.Element]:
 
 
 def gloss(app: Sphinx, document: nodes.document, name: str) -> None:
-    """Mark the words of a notebook's page; of the book on a single page, which is printed, none."""
+    """Mark the words of a notebook's page; the single page for printing has no marked words."""
     if not name.startswith("notebooks/"):
         return
     glossary = entries(app.env.get_doctree(GLOSSARY))
     Page(glossary, app.builder.get_relative_uri(name, GLOSSARY)).gloss(document)
     if any(True for _ in document.findall(nodes.math)):
-        app.env.get_domain("math").data["has_equations"][name] = True  # a definition's, if not the page's own
+        app.env.get_domain("math").data["has_equations"][name] = True  # of a definition, if not of the page itself
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Sphinx's way in."""
+    """Set up the extension; called by Sphinx."""
 
     def open_word(page, node: Word) -> None:
         named = {"href": node["refuri"], "aria-describedby": node["described"]}

@@ -1,8 +1,8 @@
-"""The book's page to try things on: moments of three blocks for a script to compute with, and what it should find.
+"""The book's page to try things out: moments of three blocks for a script to compute with, and the expected numbers.
 
-`collect` reads a capture; the pipeline keeps what it finds in `build/<profile>/in_browser.json`. `script` and `filled`
-make of it the file that `book/try.md` loads and the numbers that it tells, all of them of `howlinear` or of the record.
-The page itself computes in JavaScript (`book/_static/moments.js`), so the two check each other.
+`collect` reads a capture; the pipeline keeps the result in `build/<profile>/in_browser.json`. `script` makes from it
+the file that `book/try.md` loads, and `filled` puts the numbers into its text, all computed by `howlinear` or on
+record. The page itself computes in JavaScript (`book/_static/moments.js`), so the two check each other.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from howlinear.files import paths, tables
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 
-RIDGES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1)  # as task 3 of the page has them
+RIDGES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1)  # as in task 3 of the page
 SAME = 5e-4
-"""By how much R²_lin may differ from the recorded one: three digits are shown."""
+"""Largest difference allowed from the recorded R²_lin: three digits are shown."""
 
 
 def collect(run: notebooks.Run) -> dict[str, Any]:
-    """Three blocks of the first model on the main text: the most linear, the middle and the least linear one.
+    """The most linear, the middle and the least linear block of the first model on the main text.
 
     Returns:
         `blocks`, for `script`, and `numbers`, for `filled`.
 
     Raises:
         SourceError: notebook 02 has not run on this profile.
-        InputError: a block cannot be fitted, or the record is of another capture.
+        InputError: a block cannot be fitted, or the record comes from another capture.
     """
     model = next(iter(run.models))
     recorded = tables.results(run.profile, "02_ceilings")["blocks"].query("model == @model").to_dict("records")
@@ -58,7 +58,7 @@ def choose(recorded: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
 
 
 def pack(blocks: Mapping[str, BlockCapture], places: Mapping[str, int]) -> dict[str, Any]:
-    """Moments as text, by the page's name of a block: per document fold to fit on, of all held-out rows together."""
+    """Moments as text, by the page's name of a block: one per train fold, and one of all held-out rows together."""
     some = next(iter(blocks.values())).train[0]
     parts = {
         name: {
@@ -74,8 +74,8 @@ def pack(blocks: Mapping[str, BlockCapture], places: Mapping[str, int]) -> dict[
 def packed(moments: Moments) -> str:
     """n, means, Sxx up to its diagonal row by row, Sxy, Syy: little-endian float32 in base64, as `moments.js` reads it.
 
-    Half of the symmetric matrix and half of the digits: R² is the same to 1e-6, as the page leaves out inputs that
-    others foretell to that precision.
+    This is half of the symmetric matrix and half of the digits. R² is the same to 1e-6, as the page leaves out inputs
+    that the others predict to that precision.
     """
     lower = torch.tril_indices(moments.d_in, moments.d_in)
     parts = [
@@ -91,7 +91,7 @@ def packed(moments: Moments) -> str:
 
 
 def numbers(blocks: Mapping[str, BlockCapture], recorded: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What the page says of its tasks, as it says it; R²_lin must be what notebook 02 recorded."""
+    """The numbers in the page's text, formatted as the page shows them; R²_lin must match the record of notebook 02."""
     train = {name: Moments.total(kept.train) for name, kept in blocks.items()}
     test = {name: Moments.total(kept.test) for name, kept in blocks.items()}
     lines = {name: fit(rows) for name, rows in train.items()}
@@ -147,20 +147,20 @@ def numbers(blocks: Mapping[str, BlockCapture], recorded: Mapping[str, Mapping[s
 
 
 def shown(value: float) -> str:
-    """A share to three digits, with a minus sign that is one, and without one where nothing is left of it."""
+    """A share to three decimals, with a proper minus sign; without one if it rounds to zero."""
     text = f"{value:.3f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
 
 
 def _ridge(moments: Moments, ridge: float) -> AffineMap:
-    """The least-squares map as if every input's variance were larger by this share of it."""
+    """The ridge map: least squares as if every input's variance were larger by this share of itself."""
     widened = moments.copy()
     widened.sxx += ridge * torch.diag(moments.sxx.diagonal())
     return fit(widened)[0]
 
 
 def _ridge_verdict(gained: float, lost: float) -> str:
-    """How much of what missing text costs a ridge makes up for."""
+    """How much of the loss from missing text the ridge makes up for."""
     if gained <= 0:
         return "It makes up for nothing of what the missing text costs."
     return f"It makes up for {100 * gained / lost:.0f} % of what the missing text costs."
@@ -174,12 +174,12 @@ def _other_verdict(foreign: float) -> str:
 
 
 def script(blocks: Mapping[str, Any]) -> str:
-    """The file that the page loads: what `pack` made, under a name that its script knows."""
+    """The file that the page loads: the result of `pack` under the name that the page's script expects."""
     return f"window.storedBlocks = {json.dumps(blocks, separators=(',', ':'))};\n"
 
 
 def filled(words: str, told: Mapping[str, str]) -> str:
-    """The page's text with a number in the place of every mark like `%rank%`."""
+    """The page's text with a number in place of every mark like `%rank%`."""
     marks = set(re.findall(r"%(\w+)%", words))
     if marks != told.keys():
         raise InputError(f"book/try.md and its numbers differ: {', '.join(sorted(marks ^ told.keys()))}")
@@ -187,7 +187,7 @@ def filled(words: str, told: Mapping[str, str]) -> str:
 
 
 def main(profile: str = "minis") -> None:
-    """Write `build/<profile>/in_browser.json`, what `collect` finds; the pipeline's own step."""
+    """Write the result of `collect` to `build/<profile>/in_browser.json`, as a step of the pipeline."""
     torch.set_num_threads(1)
     on_disk.save(paths.build(profile) / "in_browser.json", collect(notebooks.start("in_browser", profile)))
 

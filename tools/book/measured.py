@@ -1,4 +1,4 @@
-"""What benchmarks measured, as the book's tables: each function makes Markdown of the record of one of them."""
+"""The book's tables of benchmark results: each function makes Markdown from the record of one benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.book import costs
 from tools.book.tables import markdown
 
 SMOLLM2 = "smollm2-135m"
-WORKS = {  # of `benchmarks/ratios.py`: what is measured → in words, and beside what
+WORKS = {  # of `benchmarks/ratios.py`: what is measured → in words, and what it is compared with
     "measure": ("`hl.measure`: capture, intervals, perplexity", "bare forward passes"),
     "measure, own": ("the same", "bare passes run its way"),
     "capture": ("of it, capture with moments", "bare forward passes"),
@@ -20,11 +20,11 @@ WORKS = {  # of `benchmarks/ratios.py`: what is measured → in words, and besid
 }
 ERRORS = {"r2": "R²", "interval": "an end of its interval", "perplexity": "perplexity, as a share"}
 FEWEST = 0.92
-"""Below this share an interval of 95 % is said to hold the truth too seldom."""
+"""Coverage below which a 95 % interval is marked as holding the truth too seldom."""
 
 
 def benchmarks(measured: Mapping[str, Any]) -> str:
-    """Time and memory beside those of others, with a figure that lies in `figures`: of `benchmarks/side_by_side.py`."""
+    """Time and memory compared with other methods, with a figure from `figures`: from `benchmarks/side_by_side.py`."""
     machine, tokens = measured["machine"], measured["tokens"]
     ways = pd.DataFrame(measured["ways"]).T
     short, long = sorted(measured["memory"], key=int)
@@ -56,7 +56,7 @@ def benchmarks(measured: Mapping[str, Any]) -> str:
 
 
 def paper_code(measured: Mapping[str, Any]) -> str:
-    """The paper's public code beside ours on the same rows: largest differences over a model's blocks."""
+    """The paper's public code against ours on the same rows: largest differences over a model's blocks."""
     rows = []
     for row in measured["rows"]:
         cells = {"model": row["model"], "quantity": row["quantity"], "block": str(row.get("block", ""))}
@@ -67,7 +67,7 @@ def paper_code(measured: Mapping[str, Any]) -> str:
 
 
 def ratios(measured: Mapping[str, Any]) -> str:
-    """Whole measurements beside the model's own work, and how long a start takes: of `benchmarks/ratios.py`."""
+    """The cost of measurements relative to the model's own work, and start-up times: from `benchmarks/ratios.py`."""
     models = {name: measured[name] for name in costs.TIMED}
     times = []
     for work, (words, beside) in WORKS.items():
@@ -97,7 +97,7 @@ def ratios(measured: Mapping[str, Any]) -> str:
 
 
 def coverage(measured: Mapping[str, Any]) -> str:
-    """How often intervals hold the truth: a row a kind and truth, a column a case; bold where they do too seldom."""
+    """How often intervals hold the truth: a row per kind and truth, a column per case; bold if too seldom."""
     simulated = pd.DataFrame(measured["rows"])
     shares = simulated["coverage"].map("{:.2f}".format) + " ± " + simulated["error"].map("{:.2f}".format)
     simulated["cell"] = shares.where(simulated["coverage"] >= FEWEST, "**" + shares + "**")

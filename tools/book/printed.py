@@ -1,6 +1,6 @@
-"""The book as one PDF: Sphinx puts its pages on a single one, and a headless Chromium prints that. No network.
+"""The book as one PDF: Sphinx joins its pages into a single one, and a headless Chromium prints that. No network.
 
-What needs a browser stays out, as does the reference. What is folded on the site lies open, since paper has no click.
+Pages that need a browser are left out, and so is the reference. Parts that are folded on the site are printed open.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def chromium() -> str | None:
 
 
 def sentence() -> str:
-    """What the book says of its PDF."""
+    """The book's sentence about its PDF."""
     return LINK if chromium() else WITHOUT
 
 
 def write(source: Path, pdf: Path) -> None:
-    """Print the book that `tools.book.build.prepare` has gathered; does nothing where there is no Chromium."""
+    """Print the book that `tools.book.build.prepare` has gathered; does nothing without a Chromium."""
     browser = chromium()
     if browser is None:
         return
@@ -51,7 +51,7 @@ def write(source: Path, pdf: Path) -> None:
 
 
 def unfolded(page: str) -> str:
-    """HTML whose folded parts lie open."""
+    """The HTML with its folded parts open."""
     return re.sub(r"<details(?![^>]* open\b)", "<details open", page)
 
 

@@ -1,8 +1,7 @@
-"""A notebook for the book's readers: solutions folded below their exercises, drawing code out of the way.
+"""A notebook for the book's readers: solutions folded below their exercises, drawing code hidden.
 
-What is executed is not touched: cells move nowhere, outputs stay. Where the project has an address, whoever downloads a
-page gets a notebook that also runs in a hosted Jupyter, by a first cell that fetches the project where it is not there;
-the page does not show it.
+Executed cells and their outputs stay as they are, in order. If the project has an address, a downloaded notebook
+also runs in a hosted Jupyter: a first cell, which the page does not show, fetches the project if it is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from howlinear.files import paths
 
 EXERCISE = re.compile(r"^\*\*(\d)(?: \(([\w -]+)\))?\.\*\*", re.MULTILINE)
 """The number of an exercise, and how hard it is."""
-# code that draws or files, not reasons
+# code that only draws or saves
 ASIDE = re.compile(r"^(_ = )?run\.(figure|save)\(|^def (box|arrow)\(", re.MULTILINE)
 
 HOSTED = """\
@@ -37,20 +36,20 @@ if importlib.util.find_spec("howlinear") is None:
 
 @cache
 def notebook(stem: str) -> NotebookNode:
-    """A notebook as the text it is; read once, since much is made of it."""
+    """A notebook as read from its text file; cached, since it is used often."""
     return jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
 
 
 def difficulties(stem: str) -> dict[int, str]:
-    """Exercise of a notebook → how hard it says it is."""
+    """Exercise of a notebook → its stated difficulty."""
     words = "\n".join(cell.source for cell in notebook(stem).cells if cell.cell_type == "markdown")
     return {int(number): difficulty for number, difficulty in EXERCISE.findall(words)}
 
 
 def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> NotebookNode:
-    """The executed notebook for readers, changed in place: solutions folded below the exercises, figures with a text.
+    """The executed notebook for readers, changed in place: solutions folded below exercises, figures with alt text.
 
-    Where the project can be cloned from an `address`, a first cell fetches it.
+    If the project can be cloned from an `address`, a first cell fetches it.
     """
     start, parts = paired(notebook, answers)
     _, asked = exercises(notebook.cells)

@@ -9,5 +9,5 @@ import pandas as pd
 
 
 def markdown(table: pd.DataFrame | Mapping[str, Any] | Sequence[Mapping[str, str]]) -> str:
-    """A table of cells that are already text: a frame, or what pandas makes one of."""
+    """A Markdown table of cells that are already text, from a data frame or anything pandas can make one from."""
     return pd.DataFrame(table).to_markdown(index=False, disable_numparse=True)

@@ -1,4 +1,4 @@
-"""The book's page of tokens: the one that `howlinear tokens` writes, of one model on every text of a run profile."""
+"""The book's page of tokens, as written by `howlinear tokens`, for one model on every text of a run profile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from howlinear.instrument.token_errors import token_errors
 from howlinear.notebook import run as notebooks
 
 TOKENS = 512
-"""Of each text, in whole sequences: enough to see what is missed, and few enough to read all of them."""
+"""Tokens per text, in whole sequences: enough to see what the line misses, and few enough to read them all."""
 
 
 def page(run: notebooks.Run) -> str:
-    """The page of the run profile's first model."""
+    """The page for the run profile's first model."""
     name = next(iter(run.models))
     model = run.model(name)
     texts = []
@@ -31,7 +31,7 @@ def page(run: notebooks.Run) -> str:
 
 
 def main(profile: str = "minis") -> None:
-    """Write `build/<profile>/tokens.html`; the pipeline's own step."""
+    """Write `build/<profile>/tokens.html`, as a step of the pipeline."""
     torch.set_num_threads(1)
     atomic.write_text(paths.build(profile) / "tokens.html", page(notebooks.start("tokens", profile)))
 
