@@ -1,12 +1,12 @@
 """How often do intervals hold the truth? `make bench-coverage`, or `python benchmarks/coverage.py [OUT.json]`.
 
-Every kind of interval is computed by the project's own functions on planted data, again and again with new documents.
-There are two truths. *These rows*: what the estimate comes to on average at this number of rows. *Limit*: what it comes
-to with ever more rows. An interval of 95 % should hold the first in 92 to 98 of 100 cases; of the second it promises
-nothing unless it says so. Four cases: rows that are all independent (`iid`), rows of a document that go together
-(`correlated`), outputs with heavy tails on top (`heavy`), and one massive row in each document on top (`massive`).
+Every kind of interval is computed by the project's own functions on planted data, repeatedly, with new documents each
+time. There are two truths. *These rows*: the estimate's mean at this number of rows. *Limit*: its value with ever more
+rows. A 95 % interval should contain the first in 92 to 98 of 100 cases; it promises nothing about the second unless it
+says so. Four cases: independent rows (`iid`), rows correlated within a document (`correlated`), and in addition outputs
+with heavy tails (`heavy`) or one massive row in each document (`massive`).
 
-Half an hour on an idle core; `--replicates 60` for a glance. `--only` some groups leaves the others as recorded.
+Takes half an hour on an idle core; use `--replicates 60` for a quick look. `--only` keeps the record of other groups.
 """
 
 import os
@@ -51,8 +51,8 @@ OUT = Path(__file__).resolve().parents[1] / "results" / "bench" / "coverage.json
 CASES = ("iid", "correlated", "heavy", "massive")
 FOLDS = 8
 WIDTH = 6
-ROWS = 16  # of a document
-DOCUMENTS = {"train": 15, "test": 5}  # of a fold, as many as the embedded models' captures hold sequences
+ROWS = 16  # per document
+DOCUMENTS = {"train": 15, "test": 5}  # per fold, as many as the sequences in the embedded models' captures
 TOGETHER = 0.4  # correlation of two rows, or two sequences, of one document
 BLOCKS = 12
 
@@ -63,7 +63,7 @@ Found = dict[str, Estimate]
 
 
 def document_noise(case: str, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normal noise of shape (documents, rows, …): rows of a document go together in all cases but iid."""
+    """Standard normal noise of shape (documents, rows, …): correlated within a document in all cases but iid."""
     own = generator.standard_normal(shape)
     if case == "iid":
         return own
@@ -72,9 +72,9 @@ def document_noise(case: str, generator: np.random.Generator, shape: tuple[int, 
 
 
 def block_rows(case: str, generator: np.random.Generator, documents: int, bend: float = 0.5, turn: float = 0.0):
-    """Inputs and outputs of a block that is part straight, part squares, part noise: shapes (documents · rows, width).
+    """Inputs and outputs of a block that is a sum of a line, squares and noise: shapes (documents · rows, width).
 
-    `bend` weighs the squares. `turn` changes the straight part, as another text would.
+    `bend` is the weight of the squares. `turn` changes the linear part, as another text would.
     """
     fixed = np.random.default_rng(99)  # the same block every time
     straight = fixed.standard_normal((WIDTH, WIDTH)) + turn * fixed.standard_normal((WIDTH, WIDTH))
@@ -84,7 +84,7 @@ def block_rows(case: str, generator: np.random.Generator, documents: int, bend: 
     if case == "heavy":
         noise = noise * np.exp(0.8 * generator.standard_normal((documents, ROWS, 1)))
     if case == "massive":
-        # the first row of each document lies far out along one direction, by about the same every time
+        # the first row of each document lies far out along one direction, about equally far every time
         x[:, 0, 0] = 20 + 2 * generator.standard_normal(documents)
     bent = np.square(np.clip(x, -4, 4)) - 1
     y = x @ straight + bend * bent @ square + noise
@@ -92,7 +92,7 @@ def block_rows(case: str, generator: np.random.Generator, documents: int, bend: 
 
 
 def side(case: str, generator: np.random.Generator, name: str, more: int = 1, **block):
-    """The rows of every document fold of one side."""
+    """The rows of every document fold on one side of the split."""
     return [block_rows(case, generator, more * DOCUMENTS[name], **block) for _ in range(FOLDS)]
 
 
@@ -123,7 +123,7 @@ def captured(case: str, generator: np.random.Generator, more: int = 1, **block) 
 
 
 def of_a_block(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """What follows from moments of one block."""
+    """Estimates from the moments of one block."""
     kept = captured(case, generator, more)
     scored = score_moments(fit_folds(kept.train), kept.test)
     return {
@@ -134,7 +134,7 @@ def of_a_block(case: str, generator: np.random.Generator, more: int = 1) -> Foun
 
 
 def of_two_texts(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """What follows from one block on two texts."""
+    """Estimates from one block on two texts."""
     found = transfer({"here": captured(case, generator, more), "there": captured(case, generator, more, turn=0.3)})
     pair = ("there", "here")
     return {
@@ -145,9 +145,9 @@ def of_two_texts(case: str, generator: np.random.Generator, more: int = 1) -> Fo
 
 
 def losses_of(case: str, generator: np.random.Generator, more: int = 1) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Losses before, after a swap and after an ablation, of 8 folds of 5 sequences; and the fold of each sequence.
+    """Losses before, after a swap and after an ablation, for 8 folds of 5 sequences; and the fold of each sequence.
 
-    Documents fill up to four sequences, and what a swap costs goes together within them.
+    A document fills up to four sequences, and the cost of a swap is correlated within it.
     """
     count = more * DOCUMENTS["test"]
     base, rises = [], []
@@ -167,7 +167,7 @@ def losses_of(case: str, generator: np.random.Generator, more: int = 1) -> tuple
 
 
 def of_losses(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """What a swap costs, and the same as it would be if sequences were taken as independent."""
+    """The cost of a swap, and the same with an interval that takes sequences as independent."""
     (before, swapped, ablated), fold = losses_of(case, generator, more)
     found = {
         "ΔPPL": change(before, swapped, fold),
@@ -178,7 +178,7 @@ def of_losses(case: str, generator: np.random.Generator, more: int = 1) -> Found
 
 
 def of_blocks(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """Correlations over the blocks of models: true r 0.5; neighbouring blocks go together in all cases but iid."""
+    """Correlations over the blocks of models: true r 0.5; neighbouring blocks are correlated in all cases but iid."""
 
     def curves(blocks: int) -> np.ndarray:
         noise = generator.standard_normal((2, blocks))
@@ -201,7 +201,7 @@ def of_blocks(case: str, generator: np.random.Generator, more: int = 1) -> Found
 
 
 def of_extremes(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """The highest of twelve blocks that are all alike, as a claim about the largest of something reads it."""
+    """The highest of twelve blocks that are all alike, read as by a claim about a largest value."""
     blocks = []
     for _ in range(BLOCKS):
         train, test = (moments_of(side(case, generator, name, more)) for name in ("train", "test"))
@@ -214,7 +214,7 @@ def of_extremes(case: str, generator: np.random.Generator, more: int = 1) -> Fou
 
 
 def of_stopping(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """R²_lin at the first of three looks, each with twice the rows, at which its interval is narrow enough."""
+    """R²_lin at the first of three looks with a narrow enough interval, where each look doubles the rows."""
     looks = 3
     sides = {name: [Moments(WIDTH, WIDTH) for _ in range(FOLDS)] for name in DOCUMENTS}
     for look in range(1, looks + 1):
@@ -234,7 +234,7 @@ def of_the_probe(case: str, generator: np.random.Generator, more: int = 1) -> Fo
 
 
 def of_profiles(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """Two texts' profiles over four blocks: some are bent more on the one text, some on the other."""
+    """Two texts' profiles over four blocks, some of which are bent more on one text, some on the other."""
     bends = {"here": (0.2, 0.5, 1.0, 1.5), "there": (0.5, 0.2, 1.5, 1.0)}
     texts = {
         text: dict(enumerate(captured(case, generator, more, bend=bend) for bend in bends[text])) for text in bends
@@ -257,14 +257,14 @@ def of_degrees(case: str, generator: np.random.Generator, more: int = 1) -> Foun
 
 
 def of_training(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """How far a map trained by a few steps stays behind the exact one."""
+    """How far a map trained for a few steps falls short of the exact one."""
     problem = Problem.of(captured(case, generator, more))
     path = train(problem, "Adam", "raw", 0.03, steps=20)
     return {"trained map: shortfall": shortfall(problem, path.map)}
 
 
 def of_runs(case: str, generator: np.random.Generator, more: int = 1) -> Found:
-    """One value a run, as runs vote: fifteen of them, in pairs that share their text in all cases but iid."""
+    """One value per run, as in a vote of runs: fifteen runs, in pairs that share their text in all cases but iid."""
     runs = 15 * more
     values = generator.standard_normal(runs)
     if case != "iid":
@@ -281,8 +281,8 @@ class Kind:
     """Measurements that are simulated together.
 
     Attributes:
-        measure: gives estimates by name, from a case, a generator and by how much more data there is than usual.
-        share: of the replicates asked for, as some take longer.
+        measure: returns estimates by name, given a case, a generator and how many times the usual data there is.
+        share: share of the requested replicates to run, as some measurements take longer.
         limit: whether to compare with the limit too.
     """
 
@@ -313,7 +313,7 @@ LARGE = 40  # times the documents, for the limit
 
 
 def measurements(kind: Kind, case: str, replicates: int, seed: int = 0) -> dict[str, list[Estimate]]:
-    """Name → one estimate a replicate."""
+    """Name → one estimate per replicate."""
     found = defaultdict(list)
     for replicate in range(replicates):
         generator = np.random.default_rng([seed, replicate])
@@ -323,9 +323,9 @@ def measurements(kind: Kind, case: str, replicates: int, seed: int = 0) -> dict[
 
 
 def truths(kind: Kind, case: str, estimates: dict[str, list[Estimate]]) -> Iterator[tuple[str, str, float]]:
-    """Name, which truth it is, and its value."""
+    """Triples of a name, which truth it is, and its value."""
     if kind.measure is of_extremes:
-        # all blocks are alike, so the highest truth is each one's
+        # all blocks are alike, so the highest true value is that of every block
         alike = measurements(Kind(of_a_block), case, 200, seed=1)["R²_lin"]
         truth = float(np.mean([number.value for number in alike]))
         for name in estimates:
@@ -344,7 +344,7 @@ def truths(kind: Kind, case: str, estimates: dict[str, list[Estimate]]) -> Itera
 
 
 def coverage(estimates: list[Estimate], truth: float) -> dict[str, float]:
-    """How often a truth is held, with the simulation's own standard error, and on which side it is missed."""
+    """How often intervals contain a truth, with the simulation's own standard error, and on which side they miss it."""
     low = np.array([number.low for number in estimates])
     high = np.array([number.high for number in estimates])
     held = float(((low <= truth) & (truth <= high)).mean())
@@ -360,7 +360,7 @@ def coverage(estimates: list[Estimate], truth: float) -> dict[str, float]:
 
 
 def simulate(group: str, case: str, replicates: int) -> list[dict]:
-    """A row a kind of interval and truth."""
+    """A row per kind of interval and truth."""
     kind = KINDS[group]
     estimates = measurements(kind, case, max(2, round(kind.share * replicates)))
     rows = []

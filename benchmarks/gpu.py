@@ -1,14 +1,14 @@
-"""What a GPU gives: the CPU's numbers, at what speed, and what only a GPU has time for. `benchmarks/gpu.sh` runs it.
+"""Measurements on a GPU: agreement with the CPU, speed, and sizes too slow for a CPU. `benchmarks/gpu.sh` runs it.
 
-Steps run in order of worth. What a step finds is written as soon as it is there, a step that fails leaves its error,
-and none begins when the minutes are over. `pack` puts what a bare machine lacks into build/gpu: wheels, SmolLM2 in
-parts, and token rows of a text. Without these, rows are random ids and a mini stands for SmolLM2, which is noted.
+Steps run in order of importance. The results of a step are written at once, a step that fails records its error, and no
+step begins when the minutes are over. `pack` puts what a bare machine lacks into build/gpu: wheels, SmolLM2 in parts,
+and token rows of a text. Without these, rows are random ids and a mini replaces SmolLM2, which is noted.
 """
 
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing is downloaded here
-os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))  # before layerwise is, which takes one
+os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))  # before layerwise is imported, which sets it to 1
 
 import argparse
 import gc
@@ -53,16 +53,16 @@ SMOLLM2 = "smollm2-135m"
 MINIS = ("mini-gpt2", "mini-llama", "mini-pythia")
 SEQ_LEN = 128
 ROUNDS = 3
-GOAL = 0.85  # of the bare forward's tokens per second that a capture is to reach
-R2_APART, PERPLEXITY_APART = 1e-6, 1e-4  # GPU and CPU
+GOAL = 0.85  # share of the bare forward pass's tokens per second that a capture should reach
+R2_APART, PERPLEXITY_APART = 1e-6, 1e-4  # between GPU and CPU
 DIGITS = dict.fromkeys(("r2", "r2_low", "r2_high", "held_out", "in_sample", "perplexity"), 7) | dict.fromkeys(
     ("r2_apart", "median_apart", "interval_apart", "condition_apart", "perplexity_apart", "apart"), 3
-)  # significant ones
+)  # significant digits
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything."""
+    """Sizes of the steps: rows, batches, models and seeds."""
 
     agree: int = 8_192
     timed: int = 131_072
@@ -74,7 +74,7 @@ class Sizes:
     shape: str = "llama-3.1-8b"
     probe_layers: int = 2
     large: int = 16_384
-    wide: int | None = None  # width; their own by default
+    wide: int | None = None  # width; the models' own by default
     vocabularies: tuple[int, ...] = (4_096, 50_257)
     fresh: int = 1_048_576
     first: int | None = None
@@ -101,7 +101,7 @@ TINY = Sizes(
 
 
 class Bench:
-    """Where to run, how much, until when."""
+    """The device, the sizes and the time limit of a run."""
 
     def __init__(self, device: str, sizes: Sizes, minutes: float, tiny: bool):
         self.device = torch.device(device)
@@ -111,18 +111,18 @@ class Bench:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds left."""
         return self.end - time.monotonic()
 
     def clock(self) -> float:
-        """The time when all that was asked of the GPU is done."""
+        """The time once all work queued on the GPU is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
     @cached_property
     def smollm2(self) -> str:
-        """A name that `load_model` takes: of SmolLM2's parts, joined, of its package, or of a mini in its place."""
+        """A name for `load_model`: of SmolLM2's joined parts, of its package, or of a mini in its place."""
         if self.tiny:
             return "mini-llama"
         parts = sorted(PACKED.glob("*/*.part-*"))
@@ -145,7 +145,7 @@ class Bench:
         return hl.load_model(name, dtype=dtype).to(self.device if device is None else device)
 
     def rows(self, model, count: int) -> TokenRows:
-        """About so many rows that a model can read, of every document fold the beginning."""
+        """About this many rows that a model can read, from the beginning of every document fold."""
         vocabulary = model.config.vocab_size
         name = "minis" if vocabulary <= 4_096 else "smollm2"
         file = next(iter(PACKED.glob(f"*/rows-{name}.safetensors")), None)
@@ -153,7 +153,7 @@ class Bench:
             ids = torch.randint(vocabulary, (count // SEQ_LEN, SEQ_LEN), generator=torch.Generator().manual_seed(0))
             return TokenRows.from_ids(ids)
         saved = load_file(file)
-        # Whatever reads other tokens than the text was cut into reads them as if they were its own
+        # A model with another tokenizer reads these ids as if they were its own
         rows = TokenRows(saved["ids"].long() % vocabulary, saved["test"].bool(), saved["fold"].long(), "text")
         share = min(1.0, count / rows.count)
         folds = rows.folds(test=False) + rows.folds(test=True)
@@ -166,12 +166,12 @@ class Bench:
             torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> int:
-        """Most bytes on the GPU since; 0 on a CPU."""
+        """Peak bytes on the GPU since `begin_peak`; 0 on a CPU."""
         return torch.cuda.max_memory_allocated() if self.device.type == "cuda" else 0
 
 
 Found = Iterator[dict]
-"""What a step finds, piece by piece: each is added to those before."""
+"""The results of a step, piece by piece; each is merged into those before it."""
 
 
 def agreement(bench: Bench) -> Found:
@@ -191,7 +191,7 @@ def agreement(bench: Bench) -> Found:
 
 
 def apart_in(one, other) -> dict[str, float]:
-    """How far two profiles lie apart."""
+    """Largest differences between two profiles."""
     return {
         "r2_apart": max(abs(one[block].r2 - other[block].r2) for block in other),
         "median_apart": max(abs(one[block].r2_median - other[block].r2_median) for block in other),
@@ -202,7 +202,7 @@ def apart_in(one, other) -> dict[str, float]:
 
 
 def speed(bench: Bench) -> Found:
-    """Tokens a second of the bare forward pass up to the head, and with moments of every block."""
+    """Tokens per second of the bare forward pass up to the head, and of the same pass with moments of every block."""
     for dtype in ("float32", "bfloat16"):
         model = bench.load(bench.smollm2, dtype=dtype)
         for size in bench.sizes.batch_sizes:
@@ -211,8 +211,8 @@ def speed(bench: Bench) -> Found:
 
 @torch.no_grad()
 def timed(bench: Bench, model, rows: TokenRows, size: int) -> dict:
-    """Both, in turn; the median round of each. What a capture does once, in the end, is timed on its own."""
-    rows = replace(rows, fold=torch.zeros_like(rows.fold))  # so that batches are whole
+    """Time both, in turn; the median round of each. What a capture does once, at the end, is timed separately."""
+    rows = replace(rows, fold=torch.zeros_like(rows.fold))  # so that batches are full
     indices = list(batches(rows, size))
     listened = sites(model)
 
@@ -249,7 +249,7 @@ def timed(bench: Bench, model, rows: TokenRows, size: int) -> dict:
 
 
 def million(bench: Bench) -> Found:
-    """R²_lin of SmolLM2's blocks with its interval, on ten times as many rows each time; and how long it takes."""
+    """R²_lin of SmolLM2's blocks with its interval, and the time, on ten times as many rows each time."""
     model = bench.load(bench.smollm2)
     for count in bench.sizes.measured:
         rows = bench.rows(model, count)
@@ -266,7 +266,7 @@ def million(bench: Bench) -> Found:
             }
             | {name: [getattr(block, name) for block in profile.values()] for name in ("r2", "r2_low", "r2_high")}
         }
-    # The same moments, solved on either
+    # The same moments, solved on each device
     captured = capture(model, bench.rows(model, bench.sizes.measured[0]), batch_size=64)
     start = bench.clock()
     there = solve(captured, device=bench.device)
@@ -314,9 +314,9 @@ def streams(bench: Bench) -> Found:
 
 
 def large(bench: Bench) -> Found:
-    """A model of LLaMA-3.1-8B's shape, random weights in bfloat16 on disk, layer by layer; and some blocks as a whole.
+    """A model of LLaMA-3.1-8B's shape with random bfloat16 weights on disk, layer by layer; some blocks as a whole too.
 
-    As many of its layers as the time allows, by what the first two take.
+    It has as many layers as the time allows, judged by a run on the first few.
     """
     sizes = bench.sizes
     layers = by_layers.SHAPES[sizes.shape]["num_hidden_layers"]
@@ -333,7 +333,7 @@ def large(bench: Bench) -> Found:
         few = run(Path(temporary, "few"), "layerwise")
         yield {"few": few | {"writing": wrote}}
         shutil.rmtree(Path(temporary, "few"))
-        # Writing and reading grow with layers, and what starts a process does not
+        # Writing and reading times grow with the number of layers; the time to start a process does not
         each = (few["wall"] + wrote) / sizes.probe_layers
         layers = max(1, min(layers, int((bench.left - 90) / (1.3 * each)))) if not bench.tiny else layers
         folder = Path(temporary, "many")
@@ -342,13 +342,13 @@ def large(bench: Bench) -> Found:
         yield {"writing": time.perf_counter() - start, "layers": layers}
         by_layer = run(folder, "layerwise")
         yield {"layer by layer": by_layer, "seconds_a_layer": (by_layer["wall"] - by_layer["loading"]) / layers}
-        chosen = sorted({0, layers // 2, layers - 1})  # moments of all blocks would not fit beside the model
+        chosen = sorted({0, layers // 2, layers - 1})  # moments of all blocks would not fit next to the model
         as_whole = run(folder, "whole", blocks=json.dumps(chosen))
         yield {"whole": as_whole, "apart": by_layers.apart(by_layer, as_whole)}
 
 
 def fresh(bench: Bench) -> Found:
-    """R²_lin of models before training: brackets on ever more rows, until they close in all blocks."""
+    """R²_lin of models before training: brackets on more and more rows, until they close in all blocks."""
     sizes = bench.sizes
     families = ("wide-gpt2", "wide-pythia", "wide-llama")
     for seed in range(sizes.seeds):
@@ -377,7 +377,7 @@ STEPS = {step.__name__: step for step in (agreement, speed, million, encoder, st
 
 
 def run(bench: Bench, chosen: list[str], out: Path) -> bool:
-    """Run steps; whether none failed."""
+    """Run steps; return whether all succeeded."""
     versions = {name: version(name) for name in ("numpy", "scipy", "torch", "transformers")}
     about = {"machine": machine(torch.get_num_threads()), "versions": versions, "tiny": bench.tiny}
     about |= {"device": str(bench.device), "model": Path(bench.smollm2).name}
@@ -409,11 +409,11 @@ def run(bench: Bench, chosen: list[str], out: Path) -> bool:
     return good
 
 
-# --- What that machine lacks
+# --- What the GPU machine lacks
 
 
 def pack(mebibytes: float, text: str) -> None:
-    """Fill build/gpu/1, 2, … with wheels, token rows and SmolLM2, no folder larger than so much."""
+    """Fill build/gpu/1, 2, … with wheels, token rows and SmolLM2, no folder larger than `mebibytes`."""
     shutil.rmtree(PACKED, ignore_errors=True)
     first = PACKED / "1"
     first.mkdir(parents=True)
@@ -446,9 +446,9 @@ def main() -> None:
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=[*STEPS])
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="small numbers of everything, to see that it runs")
-    parser.add_argument("--mebibytes", type=float, default=18, help="of pack: most that a folder may take")
-    parser.add_argument("--text", default="code", help="of pack: what rows are cut from")
+    parser.add_argument("--tiny", action="store_true", help="small sizes throughout, to check that it runs")
+    parser.add_argument("--mebibytes", type=float, default=18, help="for pack: largest size of a folder")
+    parser.add_argument("--text", default="code", help="for pack: the text that rows are cut from")
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)
     if options.what == "pack":

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a GPU gives (benchmarks/gpu.py), in one command on a machine without a network that brings its own torch:
-#   benchmarks/gpu.sh pack                  here: build/gpu/1, 2, … hold what that machine lacks
-#   benchmarks/gpu.sh [--steps … --minutes 8]   there: numbers go to $OUT/gpu.json, or to results/bench/gpu.json
+# Measurements on a GPU (benchmarks/gpu.py), in one command, on a machine with its own torch and without a network:
+#   benchmarks/gpu.sh pack                  here: fills build/gpu/1, 2, … with what that machine lacks
+#   benchmarks/gpu.sh [--steps … --minutes 8]   there: writes $OUT/gpu.json, or results/bench/gpu.json
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}

@@ -1,10 +1,10 @@
-"""What a measurement layer by layer holds and takes: `python benchmarks/layerwise.py FOLDER [--shape llama-3.2-3b]`.
+"""Memory and time of a measurement layer by layer: `python benchmarks/layerwise.py FOLDER [--shape llama-3.2-3b]`.
 
-A model of the shape is written to the folder, random bfloat16 weights, a shard a layer, unless it is there; or it is
-SmolLM2-135M from its package. It is measured on random ids in a process of its own, layer by layer and, where it fits,
-as a whole: peak memory of the process, CPU seconds, and how far the numbers lie apart. `--layers` takes fewer layers of
-a shape, of which a peak is the same as of all: what is resident is one layer. With `--compress` it is made smaller, to
-nine tenths of its parameters, and not measured. `--keep` writes what was found to results/bench/layerwise.json.
+A model of the shape with random bfloat16 weights, one shard per layer, is written to the folder unless it is there; or
+the model is SmolLM2-135M from its package. It is measured on random ids in a separate process, layer by layer and, if
+it fits, as a whole: peak memory of the process, CPU seconds, and the differences between the numbers. `--layers` takes
+fewer layers of a shape, which have the same peak, as only one layer is resident. With `--compress` the model is
+compressed to nine tenths of its parameters instead. `--keep` writes the results to results/bench/layerwise.json.
 """
 
 import os
@@ -43,13 +43,13 @@ SHAPES = {
     | {"num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256},
 }
 SMOLLM2 = "smollm2-135m"
-GOALS = {"llama-3.2-3b": 2.5e9, SMOLLM2: 1.2e9}  # most bytes
-MOST_TIMES = 1.15  # of the CPU time of the whole model
+GOALS = {"llama-3.2-3b": 2.5e9, SMOLLM2: 1.2e9}  # peak bytes allowed
+MOST_TIMES = 1.15  # times the CPU time of the whole model
 SEQ_LEN = 128
 
 
 def write(folder, shape, layers, device="cpu"):
-    """A model of random weights, drawn on a device; what is written is never in memory but for one layer."""
+    """Write a model with random weights drawn on a device; never more than one layer is in memory."""
     sizes = {"tie_word_embeddings": True} | SHAPES[shape] | ({"num_hidden_layers": layers} if layers else {})
     config = LlamaConfig(**sizes, dtype="bfloat16", architectures=["LlamaForCausalLM"])
     with torch.device("meta"):
@@ -71,12 +71,12 @@ def write(folder, shape, layers, device="cpu"):
 
 def new_weight(size, generator):
     if len(size) == 1:
-        return torch.ones(size, dtype=torch.bfloat16)  # of a norm
+        return torch.ones(size, dtype=torch.bfloat16)  # weights of a norm
     return torch.randn(size, generator=generator, device=generator.device).mul_(0.02).bfloat16().cpu()
 
 
 def measured(source, rows, layerwise, free, device="cpu", blocks=None, compress=False):
-    """In this process: peak bytes, CPU seconds and seconds, and the numbers."""
+    """Measure in this process: peak bytes, CPU seconds, wall seconds, and the numbers."""
     jaxtyping.config.update("jaxtyping_disable", True)
     if free:
         memory = psutil.virtual_memory()._replace(available=int(free))
@@ -106,7 +106,7 @@ def in_a_process(source, rows, way, free=0, timeout=None, **others):
 
 
 def compared(source, shape, rows, free, compress):
-    """Layer by layer, as if no more than the goal were free, and as a whole where that fits."""
+    """Measure layer by layer, as if no more than the goal were free, and as a whole if that fits."""
     others = {"compress": "yes"} if compress else {}
     model = load_on_disk(source)
     config = model.config
@@ -132,7 +132,7 @@ def compared(source, shape, rows, free, compress):
 
 
 def apart(one, other):
-    """How far two runs lie apart, by the blocks of the second (R²_lin, or hidden units), or by their perplexity."""
+    """Largest difference between two runs: in the second's blocks (R²_lin or hidden units), or in their perplexity."""
     blocks = [abs(one["blocks"][block] - value) for block, value in other["blocks"].items()]
     return max(*blocks, abs(one["perplexity"] / other["perplexity"] - 1))
 
@@ -143,15 +143,15 @@ def cost_of(run):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", help=f"where the model is, or is written to; or {SMOLLM2}")
+    parser.add_argument("folder", help=f"folder of the model, which is written if missing; or {SMOLLM2}")
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--layers", type=int, help="fewer than the shape has")
-    parser.add_argument("--rows", type=int, default=5_120, help="a map of 3,072 inputs cannot be fitted to fewer")
-    parser.add_argument("--free", type=float, default=0, help="bytes to take for free; the goal, where there is one")
+    parser.add_argument("--layers", type=int, help="number of layers, if fewer than the shape has")
+    parser.add_argument("--rows", type=int, default=5_120, help="token rows; fewer cannot fit a map of 3,072 inputs")
+    parser.add_argument("--free", type=float, default=0, help="bytes taken as free; by default the goal, if any")
     parser.add_argument("--keep", action="store_true", help="write to results/bench/layerwise.json")
     parser.add_argument("--device", default="cpu", help="where the model runs and its weights are drawn")
-    parser.add_argument("--blocks", type=json.loads, help="which blocks, as in [0,8]; all by default")
-    parser.add_argument("--compress", nargs="?", const="yes", help="to nine tenths of its parameters")
+    parser.add_argument("--blocks", type=json.loads, help="blocks to measure, as in [0,8]; all by default")
+    parser.add_argument("--compress", nargs="?", const="yes", help="compress to nine tenths of its parameters")
     parser.add_argument("--run", choices=("layerwise", "whole"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)

@@ -1,6 +1,6 @@
-"""Ways to tell how linear a block is from its stored rows: ours, and the three that people use.
+"""Methods that measure how linear a block is from its stored rows: ours, and three in common use.
 
-Each takes rows (x, y), float32, shape (n, d), of which the first `train` are to fit on, and returns an R².
+Each takes float32 rows x and y of shape (n, d), the first `train` of which are for training, and returns an R².
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from howlinear.core.ceilings import fit, r2
 from howlinear.core.moments import Moments
 
 CHUNK = 2_048  # rows in a forward pass
-NULL = 1e-6  # of the largest singular value: float32 rows cannot resolve what is smaller
+NULL = 1e-6  # share of the largest singular value; float32 rows cannot resolve smaller ones
 
 
 def moments_of(x, y):
@@ -56,7 +56,7 @@ def pooled(predicted, y):
 def svd_score(x, y, train):
     """The linearity score of arXiv 2405.12250, in sample, float32.
 
-    1 − min over A of ‖X̃A − Ỹ‖²_F, X̃ and Ỹ centred and of norm 1, A through the SVD of X̃.
+    It is 1 − min over A of ‖X̃A − Ỹ‖²_F, with X̃ and Ỹ centred and of norm 1; A comes from the SVD of X̃.
     """
     x, y = x - x.mean(0), y - y.mean(0)
     x, y = (part / torch.linalg.vector_norm(part, dtype=torch.float64).float() for part in (x, y))

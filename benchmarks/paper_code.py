@@ -1,10 +1,10 @@
-"""The paper's own public code beside ours, on the same model and the same rows: `paper_code.py CHECKOUT`.
+"""Compare the paper's public code with ours, on the same model and the same rows: `paper_code.py CHECKOUT`.
 
-CHECKOUT is a checkout of the paper's public repository (github.com/Notabot123/polyweave) that you bring; nothing of it
-is here, and its functions run as they are. Both get one text and one tokenizer and lay it out by themselves. What is
-printed, and with `--keep` written to `results/bench/paper_code.json` (other models stay there), is a row a model and
-quantity: the largest difference over blocks, and both numbers there. Where the paper has another convention than ours,
-both of ours stand beside its number, each in a row of its own.
+CHECKOUT is your checkout of the paper's public repository (github.com/Notabot123/polyweave); nothing of it is included
+here, and its functions run unchanged. Both codes get the same text and tokenizer, and each lays the text out by itself.
+A row per model and quantity, with the largest difference over blocks and both numbers there, is printed and, with
+`--keep`, written to `results/bench/paper_code.json`, where other models' rows stay. If the paper's convention differs
+from ours, its number is compared with ours under both conventions, in a row each.
 """
 
 import os
@@ -37,13 +37,13 @@ from howlinear.text.corpus import load_corpus
 from howlinear.text.paper_rows import LONG_TOKEN, SURVEY, paper_rows
 
 MODELS = ("mini-gpt2", "mini-pythia", "mini-llama")
-SCORED = 3_072  # rows that perplexities are of: 24 windows say whether two agree
-GAINS = 2  # blocks of a model whose probe is trained
+SCORED = 3_072  # rows that perplexities are measured on: 24 windows show whether two agree
+GAINS = 2  # blocks of a model in which the probe is trained
 STEPS = 1_000  # of the paper's 4,000
 
 
 def bring(checkout):
-    """The paper's modules: its package, and two of its drivers, which are scripts beside it."""
+    """Import the paper's modules: its package, and two of its drivers, which are scripts next to it."""
     sys.path[:0] = [str(checkout), str(checkout / "research")]
     import run_residual_gain_clean
     import run_rrr_rank
@@ -53,7 +53,7 @@ def bring(checkout):
 
 
 def laid_out(distill, corpus, rows, seed, folder):
-    """Windows as the paper's code and as ours lays them out, of the same text."""
+    """Windows of the same text, laid out by the paper's code and by ours."""
     text = Path(folder) / f"{seed}.txt"
     text.write_text(corpus.beginning(LONG_TOKEN * rows, seed), encoding="utf-8")
     config = distill.Config(text_paths=(str(text),), max_tokens=rows, device="cpu")
@@ -62,7 +62,7 @@ def laid_out(distill, corpus, rows, seed, folder):
 
 
 def started_alike(seed, d, gains):
-    """Products that start where the paper's layer does if it is made after this seed."""
+    """Products with the same initial weights as the paper's layer made after this seed."""
     torch.manual_seed(seed)
     layer = gains.PolyLinear(d, d, rank=16)
     start = Products(1, d, d, 16, torch.Generator())
@@ -74,27 +74,27 @@ def started_alike(seed, d, gains):
 
 
 def costs(model, ids, maps):
-    """What perplexity rises by with each map in its block's place."""
+    """Rise in perplexity with each map in its block's place."""
     before, after = swap_losses(model, each_alone(maps), held_out(ids))
     return {block: float(losses.mean().exp() - before.mean().exp()) for block, losses in after.items()}
 
 
 def plain_least_squares(x, y):
-    """The affine map of a plain `lstsq`, in float64, whatever directions are null."""
+    """The affine map of a plain `lstsq` in float64, without leaving out null directions."""
     ones = torch.ones(len(x), 1, dtype=torch.float64)
     solution = torch.linalg.lstsq(torch.cat([x.double(), ones], 1), y.double()).solution
     return hl.AffineMap(solution[:-1], solution[-1])
 
 
 def compared(name, modules, folder):
-    """A row a quantity of one model."""
+    """The rows of one model, one per quantity."""
     distill, ranks, gains = modules
     model = load_model(name)
     corpus = load_corpus("docs", tokenizer_of(model))
     config, batches, rows = laid_out(distill, corpus, SURVEY, 0, folder)
     _, scored_batches, scored = laid_out(distill, corpus, SCORED, 1, folder)
 
-    # Ours: the paper's protocol, and beside it our own median and rank of the same rows
+    # Ours: the paper's protocol, and our own median and rank on the same rows
     ours = paper_blocks(model, rows, scored.ids).set_index("block").astype("float64")
     activations = rows_of_blocks(model, hl.TokenRows.from_ids(rows.ids))
     maps = {}
@@ -162,13 +162,13 @@ def compared(name, modules, folder):
 
 
 def halves(x, y, cut):
-    """The rows to fit on and those held out."""
+    """The train rows and the held-out rows."""
     return (x[:cut], y[:cut]), (x[cut:], y[cut:])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkout", type=Path, help="of the paper's public repository")
+    parser.add_argument("checkout", type=Path, help="checkout of the paper's public repository")
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--keep", action="store_true", help="write results/bench/paper_code.json")
     options = parser.parse_args()

@@ -1,15 +1,15 @@
 """What a measurement costs, as multiples of the model's own work, and how exact it is: the first half of `make bench`.
 
-All are ratios of CPU time on one thread: of `hl.measure` and of its parts to a bare forward pass of the same rows
-without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers does by itself; a
-measurement stands beside passes as the instrument runs them, too (`models.forward`). Works take turns round after round
-and a ratio is the median over rounds, so whatever else the machine does meets all alike. Beside them stands the largest
-difference to the slow way of the same numbers: every map by eigenvalues, every sum fold by fold, the perplexity by a
-pass of its own.
+Costs are ratios of CPU time on one thread: of `hl.measure` and its parts to a bare forward pass of the same rows
+without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers runs by itself; a
+measurement is also compared with passes as the instrument runs them (`models.forward`). The timed works take turns in
+rounds, and a ratio is the median over rounds, so other load on the machine affects all of them alike. Exactness is the
+largest difference from a slow computation of the same numbers: every map by eigenvalues, every sum fold by fold, the
+perplexity by a separate pass.
 
-Weights are random, at GPT-2's shape, and those of SmolLM2-135M where its package is there (`make .venv/public`). Peak
-memory is of a process of its own, of a whole measurement on random ids. How long a start takes is the CPU time of a new
-process, beside one of Python that does nothing.
+Weights are random, at GPT-2's shape, and those of SmolLM2-135M if its package is installed (`make .venv/public`). Peak
+memory is that of a separate process for a whole measurement on random ids. Start-up time is the CPU time of a new
+process, compared with a Python process that does nothing.
 """
 
 import os
@@ -42,15 +42,15 @@ from howlinear.models.forward import trunk
 
 FOLDS = 8
 SMOLLM2 = "smollm2-135m"
-GOALS = {  # what: most times the work that it is compared with
-    SMOLLM2: {"measure": 1.4, "capture": 1.2, "all swaps": 18.75},  # of thirty blocks, as 7.5 of twelve
+GOALS = {  # what is timed: largest ratio to the work it is compared with
+    SMOLLM2: {"measure": 1.4, "capture": 1.2, "all swaps": 18.75},  # for thirty blocks, as 7.5 for twelve
     "gpt2": {"measure": 1.6, "capture": 1.2, "all swaps": 7.5},
 }
 PARTS = ("real", "random", "memory", "start")
-GROWTH = 0.05  # of peak memory from few rows to many
+GROWTH = 0.05  # of peak memory, from few rows to many; allowed
 MOST_BYTES = 6e9
 NOTHING = ["-c", "pass"]
-STARTS = {  # what a new process of Python is given → its exit status, and the most CPU seconds
+STARTS = {  # name → arguments of a new Python process, its exit status, the most CPU seconds allowed
     "import howlinear": (["-c", "import howlinear"], 0, 0.3),
     "howlinear --help": (["-m", "howlinear", "--help"], 0, 0.5),
     "howlinear --version": (["-m", "howlinear", "--version"], 0, 0.5),
@@ -84,7 +84,7 @@ def without_each(folds):
 
 
 def errors(captured, solved):
-    """Largest difference of R²_lin, and of an end of its interval, to the slow way; massive rows in and left out."""
+    """Largest difference of R²_lin and of its interval's ends from the slow way, with and without massive rows."""
     differences = []
     for block, kept in captured.items():
         answer = solved[block]
@@ -139,14 +139,14 @@ def costs(model, rows, rounds, batch_size=16):
 
 
 def measure_random_ids(name, count):
-    """A whole measurement of SmolLM2, or of random weights of a shape, on so many random ids."""
+    """A whole measurement of SmolLM2, or of random weights of a shape, on `count` random ids."""
     shape = SHAPES.get(name, SHAPES["gpt2"])  # SmolLM2 reads sequences as long as GPT-2's
     model = hl.load_model(name) if name == SMOLLM2 else new_model(shape)
     hl.measure(model, new_rows(shape, count, FOLDS, model.config.vocab_size), batch_size=4)
 
 
 def peaks(name, lengths):
-    """Peak bytes of a whole measurement of so many rows, each in a process of its own."""
+    """Rows → peak bytes of a whole measurement of that many rows, each in a separate process."""
     found = {}
     for rows in lengths:
         command = [sys.executable, __file__, "--peak", name, str(rows)]
@@ -157,7 +157,7 @@ def peaks(name, lengths):
 
 
 def start(arguments, status):
-    """CPU seconds of a new process of Python, which must end with this status."""
+    """CPU seconds of a new Python process, which must end with this status."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run([sys.executable, *arguments], check=False, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -167,7 +167,7 @@ def start(arguments, status):
 
 
 def starts(rounds):
-    """What each start takes, as the median over rounds, and as a multiple of a start of Python alone."""
+    """CPU time of each start, as the median over rounds and as a multiple of starting Python alone."""
     works = {"python": (NOTHING, 0)} | {what: (arguments, status) for what, (arguments, status, _) in STARTS.items()}
     seconds = {what: [] for what in works}
     for _ in range(1 + rounds):  # the first round warms up: modules are compiled, files are read into memory
@@ -199,9 +199,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=16_000, help="of SmolLM2")
+    parser.add_argument("--rows", type=int, default=16_000, help="token rows of SmolLM2")
     parser.add_argument("--parts", choices=PARTS, nargs="+", default=PARTS)
-    parser.add_argument("--memory", type=int, nargs=2, default=(16_000, 300_000), help="few rows and many")
+    parser.add_argument("--memory", type=int, nargs=2, default=(16_000, 300_000), help="few and many rows, for memory")
     parser.add_argument(
         "--peak", nargs=2, metavar=("MODEL", "ROWS"), help="print peak memory of a measurement, in bytes, and end"
     )

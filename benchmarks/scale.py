@@ -1,9 +1,9 @@
 """Time the three parts of a measurement over tokens, width and blocks: `python benchmarks/scale.py [OUT.json]`.
 
-A bare forward pass without the head, the same batches with moments of every block, and the ceilings with their
-intervals (8 + 8 folds), all on one thread unless OMP_NUM_THREADS says otherwise; GPT-2's block, random weights and ids.
-The first run is the base, every other one differs from it along one axis; bare and captured passes take turns. Five
-minutes or so on an idle core. `--tiny` is to see that it runs.
+The parts are a bare forward pass without the head, the same batches with moments of every block, and the ceilings with
+their intervals (8 + 8 folds), all on one thread unless OMP_NUM_THREADS says otherwise. The model has GPT-2's blocks,
+random weights and random ids. Every run after the first, the base, differs from it along one axis; bare and captured
+passes take turns. Takes about five minutes on an idle core. `--tiny` only checks that it runs.
 """
 
 import os

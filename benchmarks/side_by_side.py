@@ -1,9 +1,8 @@
-"""Ours and the others on the same rows, in one process, with the same threads: `make bench`.
+"""Compare our method with others on the same rows, in one process, with the same threads: `make bench`.
 
-Time is the median over interleaved rounds, so that what else the machine does meets all alike; peak memory is of a
-process of its own per way. Nothing asserts a time. With `--keep`, what was measured goes to `figures/bench` and
-`results/bench/bench.json`, which the book shows; `--parts memory` leaves the times that are there, and needs no idle
-machine.
+Time is the median over interleaved rounds, so that other load on the machine affects all alike; peak memory is measured
+in a separate process per method. No time is asserted. With `--keep`, results go to `figures/bench` and
+`results/bench/bench.json`, which the book shows; `--parts memory` keeps the recorded times and needs no idle machine.
 """
 
 import os
@@ -44,7 +43,7 @@ from howlinear.models.ffn_sites import sites
 from howlinear.plots import style
 from howlinear.text.rows import TokenRows
 
-GOALS = {  # what: (goal, whether more is better)
+GOALS = {  # quantity: (goal, whether more is better)
     "capture, × the bare forward": (1.15, False),
     "scipy lstsq, × our time": (5, True),
     "scikit-learn, × our time": (5, True),
@@ -59,7 +58,7 @@ OURS = {name: "howlinear" if name in HELD_OUT else "howlinear, in sample" for na
 
 
 def stored(model, rows, batch_size):
-    """All rows of all blocks as they come, float32: the rows to fit on first. Block → (x, y)."""
+    """All float32 rows of all blocks, the train rows first: block → (x, y)."""
     found = sites(model)
     shape = (rows.ids.numel(), model.config.hidden_size)
     kept = {site.block: (torch.empty(shape), torch.empty(shape)) for site in found}
@@ -77,7 +76,7 @@ def stored(model, rows, batch_size):
 
 
 def peak(shape, way, tokens):
-    """Measure in this process; `way` is a method, or `bare` for the forward pass alone."""
+    """Print this process's peak memory for a method `way`, or for the forward pass alone if it is `bare`."""
     rows = new_rows(shape, tokens, 1)
     train = int((~rows.test).sum()) * shape.seq_len
     model = new_model(shape)
@@ -91,12 +90,12 @@ def peak(shape, way, tokens):
     elif way == "howlinear, in sample":
         in_sample(model, rows, shape.batch_size)
     else:
-        METHODS[way](*stored(model, rows, shape.batch_size)[0], train)  # the other blocks need no more
+        METHODS[way](*stored(model, rows, shape.batch_size)[0], train)  # the other blocks need no more memory
     print(peak_memory())
 
 
 def in_sample(model, rows, batch_size):
-    """R² of every block on the rows that it is fitted on, from one set of moments a block."""
+    """In-sample R² of every block, from one set of moments per block."""
     found = sites(model)
     width = model.config.hidden_size
     moments = {site.block: Moments(width, width) for site in found}
@@ -106,7 +105,7 @@ def in_sample(model, rows, batch_size):
 
 
 def peaks(name, threads, tokens):
-    """Peak megabytes of each way beyond those of the bare forward, and how many times ours."""
+    """Peak megabytes of each method beyond the bare forward pass, and as a multiple of ours."""
     found, tidy = {}, os.environ | TIDY
     for way in ("bare", *METHODS):
         command = [sys.executable, __file__, "--shape", name, "--threads", str(threads), "--peak", way]
@@ -122,7 +121,7 @@ def every_block(method, kept, train):
 
 
 def times(shape, threads):
-    """What takes how long, and how exact it is."""
+    """Times of all works, and how exact each method is."""
     model, rows = new_model(shape), new_rows(shape, shape.compared, 1)
     train = int((~rows.test).sum()) * shape.seq_len
     few = rows.ids[: shape.judged // shape.seq_len]
@@ -166,7 +165,7 @@ def times(shape, threads):
 
 
 def goals(found, compared):
-    """Goal and measured value of whatever was measured."""
+    """Goal and measured value of everything that was measured."""
     reached = dict(found.get("ratios", {}))
     for way in ("scipy lstsq", "scikit-learn", "SVD score"):
         if "ways" in found:
@@ -181,7 +180,7 @@ def goals(found, compared):
 
 
 def draw(found, compared):
-    """Time and memory of the ways, as multiples of ours."""
+    """Draw time and memory of the methods, as multiples of ours."""
     style.use()
     figure, axes = plt.subplots(1, 2, figsize=(style.PAGE, 1.8), sharey=True)
     ways = [way for way in METHODS if OURS[way] != way]
@@ -193,7 +192,7 @@ def draw(found, compared):
         for place, (way, value) in enumerate(zip(ways[::-1], values[::-1], strict=True)):
             goal = GOALS[f"{way}, × our {what}"][0]
             axis.plot([goal, goal], [place - 0.4, place + 0.4], color=style.ACCENT, label="goal" if not place else None)
-            clear = value if value < 0.8 * goal else max(value, goal)  # of the goal's mark
+            clear = value if value < 0.8 * goal else max(value, goal)  # to the right of the goal's mark if near it
             axis.text(clear + edge / 50, place, f"{value:.1f} ×", va="center", fontsize=7)
         axis.axvline(1, color="black", linewidth=0.8, linestyle=":")
         axis.set(xlabel=f"{what}, times ours", xlim=(0, edge))
@@ -206,8 +205,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--tokens", type=int, help="of --peak")
-    parser.add_argument("--peak", choices=["bare", *METHODS], help="print peak memory of one way, in bytes")
+    parser.add_argument("--tokens", type=int, help="number of tokens for --peak")
+    parser.add_argument("--peak", choices=["bare", *METHODS], help="print peak memory of one method, in bytes")
     parser.add_argument("--parts", choices=PARTS, nargs="+", default=PARTS)
     parser.add_argument("--keep", action="store_true", help="write results/bench and figures/bench, for the book")
     options = parser.parse_args()
@@ -226,7 +225,7 @@ def main():
     found["goals"] = goals(found, shape.compared)
     found["versions"] = numbers.versions()
     if options.keep:
-        numbers.save(kept, found, digits={"error": 1})  # of the order of 1e-12: its size is what matters
+        numbers.save(kept, found, digits={"error": 1})  # about 1e-12: only its order of magnitude matters
         if {"ways", "memory"} <= found.keys():
             draw(found, shape.compared)
     for what, line in found["goals"].items():

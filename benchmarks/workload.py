@@ -1,4 +1,4 @@
-"""What is timed, and how: a model of GPT-2's shape with random weights, random token ids, works that take turns."""
+"""Shared by the benchmarks: models with random weights, random token ids, timing in turns, peak memory."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from howlinear.text.rows import TokenRows
 
-TIDY = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc: what is freed is gone, so a peak is what is in use
+TIDY = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc: freed memory is returned, so a peak is memory in use
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class Shape:
     tokens: int
     many: int
     rounds: int
-    compared: int = 16_384  # side by side
+    compared: int = 16_384  # for side_by_side.py
     compared_rounds: int = 3
-    judged: int = 4_096  # whose loss is taken for every swap
+    judged: int = 4_096  # tokens whose loss is measured for every swap
     seq_len: int = 128
     batch_size: int = 16
 
 
 SHAPES = {
     "gpt2": Shape(model={}, tokens=8_192, many=65_536, rounds=5),  # GPT2Config's defaults: 124M
-    "tiny": Shape(  # to see that everything runs, seconds in all
+    "tiny": Shape(  # to check that everything runs, in seconds
         model={"n_layer": 3, "n_embd": 32, "n_head": 2, "vocab_size": 256, "n_positions": 32},
         tokens=2_048,
         many=4_096,
@@ -68,14 +68,14 @@ def forward(model, ids, batch_size):
 
 
 def timed(work, clock=time.perf_counter):
-    """Seconds of a clock, and what the work returned."""
+    """Seconds by a clock, and what the work returned."""
     start = clock()
     result = work()
     return clock() - start, result
 
 
 def interleaved(works, rounds, clock=time.perf_counter):
-    """Seconds of each work in each round, a round being all of them one after the other, and what they returned."""
+    """Seconds of each work in each round, which runs all of them one after the other, and what they returned."""
     seconds, results = {name: [] for name in works}, {}
     for _ in range(rounds):
         for name, work in works.items():
@@ -92,7 +92,7 @@ def ratio(seconds, one, other):
 
 
 def machine(threads: int) -> dict:
-    """What the times are of."""
+    """The machine that the times are measured on."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -120,6 +120,6 @@ def peak_memory() -> int:
 
 
 def forget_peak() -> None:
-    """Let the peak start from what is resident now, where the system can: building a model takes more than it keeps."""
+    """Reset the peak to what is resident now, if the system can: building a model takes more than it keeps."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

@@ -126,9 +126,9 @@ def resized(name: str, blocks: int = 12, width: int = 768) -> dict[str, int]:
 
 
 def main(
-    blocks: Annotated[int, typer.Option(min=1, max=12, help="of the twelve, in each model")] = 12,
-    width: Annotated[int, typer.Option(min=16, max=768, help="of the 768; a multiple of 64, or less than 64")] = 768,
-    folder: Annotated[Path, typer.Option(help="where to")] = FOLDER,
+    blocks: Annotated[int, typer.Option(min=1, max=12, help="number of blocks of each model")] = 12,
+    width: Annotated[int, typer.Option(min=16, max=768, help="width; a multiple of 64, or less than 64")] = 768,
+    folder: Annotated[Path, typer.Option(help="folder to write to")] = FOLDER,
 ) -> None:
     """Make those of the three stand-ins that are missing."""
     try:
