@@ -1,4 +1,4 @@
-"""What a notebook says of its results: the recorded ones, and others that differ in what a test plants."""
+"""What a notebook says about its results: the recorded ones, and copies with changes planted by a test."""
 
 import re
 from functools import cache
@@ -21,7 +21,7 @@ def changed(stem, *changes, profile="minis", **settings):
 
 
 def put(table, rows=None, **values):
-    """Other values in these columns of the rows that a query finds, or of all; None where there is nothing to say."""
+    """A change that sets columns to values in the rows that a query finds, or in all rows; None empties a cell."""
 
     def change(found):
         where = found[table].index if rows is None else found[table].query(rows).index
@@ -35,23 +35,23 @@ def put(table, rows=None, **values):
 
 
 def keep(table, rows):
-    """Only the rows that a query finds; none by `False`."""
+    """A change that keeps only the rows that a query finds; none if `rows` is False."""
     return lambda found: found.update({table: found[table].query(rows) if rows else found[table].iloc[:0]})
 
 
 def gone(*names):
-    """Without some tables."""
+    """A change that removes some tables."""
     return lambda found: [found.pop(name) for name in names]
 
 
 def of_an_encoder(found):
-    """Public results of an encoder alone, and of two of its blocks."""
+    """A change that leaves the public results of one encoder, in two of its blocks."""
     for column, values in (("model", ["minilm-l6"]), ("block", [0, 3])):
         found.update({name: table[table[column].isin(values)] for name, table in found.items() if column in table})
 
 
 def answers(found):
-    """Every answer by its place: A the answer's sentences, R the replies to predictions, Q the questions."""
+    """Place → text: A for the sentences of the answer, R for replies to predictions, Q for answers to questions."""
     said = prose.describe(found)
     lists = {"A": said.answer, "R": said.replies, "Q": [answer for _, answer in said.questions]}
     return {f"{part}{number}": text for part, texts in lists.items() for number, text in enumerate(texts)}
@@ -63,12 +63,12 @@ def recorded_answers(stem, profile="minis"):
 
 
 def words(text):
-    """A text without its numbers: where it is another one, another branch of the template was taken."""
+    """A text without its numbers; if it differs, another branch of the template was taken."""
     return re.sub(r"[−+±]?\d[\d,.]*", "#", text)
 
 
 def moved(before, after, read=words):
-    """The places where something else is said than before, in order, with one that came or went."""
+    """The places whose text differs, in order, including those that appear or disappear."""
     places = sorted(before.keys() | after.keys(), key=lambda place: ("ARQ".index(place[0]), int(place[1:])))
     return " ".join(place for place in places if read(before.get(place, "")) != read(after.get(place, "")))
 
@@ -77,5 +77,5 @@ SLIP = re.compile(r"\bnan\b|(?<=[a-z,=] )None\b| [,.](?!\d)|\(\)|\[\]|\{\{|  ")
 
 
 def broken(said):
-    """Texts that are not whole sentences, or in which something is missing."""
+    """The texts that are not whole sentences, or in which something is missing."""
     return [text for text in said.values() if SLIP.search(text) or not text.endswith((".", ".*", "`"))]

@@ -1,6 +1,6 @@
-"""A headless Chromium, spoken to over its debugging protocol: what a page asked for, complained of, and looks like.
+"""A headless Chromium, driven over its debugging protocol: what a page requests, reports as errors and looks like.
 
-Every host is refused, so a page that needs the network shows it; this machine's own servers are let in where asked for.
+Every host is refused, so a page that needs the network fails visibly; servers on this machine can be allowed.
 """
 
 import json
@@ -23,7 +23,7 @@ LOCAL = ("file:", "data:", "blob:", "about:")
 
 
 def must_have_chromium():
-    """Skip where there is no Chromium; where CHROMIUM_NEEDED is set, as in the workflow, that is a failure."""
+    """Skip the test if there is no Chromium; fail it if CHROMIUM_NEEDED is set, as in the workflow."""
     if CHROMIUM is None and "CHROMIUM_NEEDED" in os.environ:
         pytest.fail("CHROMIUM_NEEDED is set and there is no chromium")
     if CHROMIUM is None:
@@ -31,7 +31,7 @@ def must_have_chromium():
 
 
 class Browser:
-    """One tab; `with Browser(folder) as browser`. With `served`, servers of this machine may be asked."""
+    """One tab; use `with Browser(folder) as browser`. With `served`, servers on this machine are allowed."""
 
     def __init__(self, folder: Path, served: bool = False):
         self.folder, self.events, self.count = folder, [], 0
@@ -58,7 +58,7 @@ class Browser:
         self.process.wait(timeout=20)
 
     def ask(self, method, **params):
-        """One command, and its answer; what happens meanwhile is kept in `events`."""
+        """Send a command and return its answer; events in the meantime are kept in `events`."""
         self.count += 1
         message = {"id": self.count, "method": method, "params": params}
         if hasattr(self, "session"):

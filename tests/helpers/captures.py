@@ -1,4 +1,4 @@
-"""What `capture` would keep of rows that a test has made, and what it would see."""
+"""What `capture` would keep of rows made by a test, and what its hooks would see."""
 
 import torch
 
@@ -12,7 +12,7 @@ def moments_of(x, y):
 
 
 def capture_of(sample):
-    """A block of these rows alone, all of them in its sample."""
+    """The capture of a block with these rows only, all of them in its sample."""
     train, test = (
         [moments_of(sample.x[rows], sample.y[rows]) for rows in sample.folds(test=side)] for side in (False, True)
     )
@@ -22,7 +22,7 @@ def capture_of(sample):
 
 @torch.no_grad()
 def seen_at_sites(model, inputs, kind="ffn"):
-    """Block → x and y of a pass as hooks see them, shapes (rows, width)."""
+    """Block → x and y of a forward pass as hooks see them, shapes (rows, width)."""
     seen = {}
 
     def keep(site, x, y):

@@ -1,4 +1,4 @@
-"""Tables to draw, and what a figure shows, read back from it."""
+"""Tables to draw, and readers of what a figure shows."""
 
 from itertools import product
 from string import ascii_lowercase
@@ -13,18 +13,18 @@ def every(**levels):
 
 
 def with_ends(table, down, up, *columns):
-    """The table with an interval about each of these columns, so far down and up."""
+    """The table with an interval about each of these columns, from `down` below to `up` above it."""
     ends = {f"{column}_low": table[column] - down for column in columns}
     return table.assign(**ends, **{f"{column}_high": table[column] + up for column in columns})
 
 
 def titles(figure):
-    """Those of the panels that have one."""
+    """The titles of the panels that have one."""
     return [title for axis in figure.axes if (title := axis.get_title(loc="left"))]
 
 
 def lettered(names):
-    """How the panels of a figure are titled by these names: a single one has no letter."""
+    """The titles of a figure's panels with these names: a single panel has no letter."""
     if len(names) == 1:
         return list(names)
     return [f"({letter}) {name}" for letter, name in zip(ascii_lowercase, names, strict=False)]
@@ -35,18 +35,18 @@ def texts(labels):
 
 
 def legend(drawn):
-    """What the one legend of a figure, beside its panels, or of a panel names."""
+    """The labels in the single legend of a figure (outside its panels), or in that of a panel."""
     (found,) = drawn.legends if hasattr(drawn, "legends") else [drawn.get_legend()]
     return texts(found.get_texts())
 
 
 def points(axis, label):
-    """Points of the line or of the error bars of a label, shape (points, 2)."""
+    """Points of the line or the error bars with a label, shape (points, 2)."""
     handles, labels = axis.get_legend_handles_labels()
     handle = handles[labels.index(label)]
     return np.asarray((handle[0] if isinstance(handle, tuple) else handle).get_xydata(), float)
 
 
 def bars(container, across=False):
-    """Where the error bars of an `errorbar` begin and end, up or across, shape (points, 2)."""
+    """Ends of the error bars of an `errorbar`, vertical or across, shape (points, 2)."""
     return np.array([segment[:, 0 if across else 1] for segment in container[2][0].get_segments()])

@@ -1,8 +1,8 @@
-"""A tiny model of every family of language models that `transformers` has, and whether a site is what it should be.
+"""A tiny model of every family of language models in `transformers`, and a check that a site is a real FFN.
 
-No formula is written per family here, as `helpers.families` does. What a feed-forward block computes is put together
-from its own weight matrices: one or more units of the form act(x A + a) B + b or act(x G + g) ⊙ (x U + u) B + b. A
-dense block must be one of them; of a mixture, every token's y must be a weighted sum of its experts' outputs.
+Unlike `helpers.families`, this module has no formula per family. The output of a feed-forward block is rebuilt from its
+own weight matrices: one or more units of the form act(x A + a) B + b or act(x G + g) ⊙ (x U + u) B + b. A dense block
+must be one of them; in a mixture, every token's y must be a weighted sum of the experts' outputs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from howlinear.models.forward import trunk
 from howlinear.text.rows import TokenRows, batch_of
 
 WIDTH, TOKENS = 32, 8
-CLASSES = {  # family → its class, or several; where there are more kinds of heads, the last of these
+CLASSES = {  # family → its class or classes; for a family with several kinds of heads, the last of these
     **modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     **modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     **modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 }
 NAMES = sorted(CLASSES)
-LARGEST = 30_000_000  # parameters of what still counts as tiny
+LARGEST = 30_000_000  # parameters of the largest model that still counts as tiny
 ACTIVATIONS = {
     "silu": silu,
     "gelu": gelu,
@@ -39,7 +39,7 @@ ACTIVATIONS = {
     "relu²": lambda z: relu(z) ** 2,
     "sigmoid gelu": lambda z: z * torch.sigmoid(1.702 * z),
 }
-SIZES = {  # what a config is given, as far as it knows the name
+SIZES = {  # values for a config, as far as it has these names
     **dict.fromkeys(
         ("hidden_size", "n_embd", "d_model", "emb_dim", "dim", "embedding_size", "word_embed_proj_dim"), WIDTH
     ),
@@ -69,14 +69,14 @@ SIZES = {  # what a config is given, as far as it knows the name
 
 
 class NotTiny(Exception):  # noqa: N818
-    """Why no tiny model of a family can be made in this simple way."""
+    """No tiny model of a family can be made in this simple way."""
 
 
 def tiny_of(name):
     """A tiny model of random weights.
 
     Raises:
-        NotTiny: its config has sizes of its own (a composite of several models, say), or it stays large.
+        NotTiny: its config has other sizes (as a composite of several models does), or the model stays large.
     """
     kind = CONFIG_MAPPING[name]
     try:
@@ -92,7 +92,7 @@ def tiny_of(name):
         model = build(config).eval()
     except NotTiny:
         raise
-    except Exception as error:  # whatever 250 families of configs raise for sizes that do not go together
+    except Exception as error:  # configs of 250 families raise all kinds of errors for sizes that do not fit together
         raise NotTiny(f"{type(error).__name__}: {' '.join(str(error).split())[:100]}") from error
     with torch.no_grad():
         for parameter in model.parameters():
@@ -101,7 +101,7 @@ def tiny_of(name):
 
 
 def seen(model, blocks=None):
-    """Site and x and y, shapes (rows, width), of every pass through a site, for one sequence; all blocks by default."""
+    """Site, x and y of every pass through a site, for one sequence, shapes (rows, width); all blocks by default."""
     passes = []
 
     def keep(site, x, y):
@@ -136,14 +136,14 @@ class Group:
         self.out_of: list[Layer] = []
 
     def add(self, matrix, bias):
-        """Sort in a matrix of shape (in, out)."""
+        """Add a matrix of shape (in, out) to those that take x or those that return y."""
         if len(matrix) == WIDTH:
             self.into.append(Layer(matrix, bias))
         elif matrix.shape[1] == WIDTH:
             self.out_of.append(Layer(matrix, bias))
 
     def units(self, act, x):
-        """What these layers may compute of x: a gated block, one with both halves in one matrix, or a plain one."""
+        """Possible outputs of these layers: of a gated block, one with both halves in a matrix, or a plain one."""
         for last in self.out_of:
             inner = len(last.weight)
             fitting = [first for first in self.into if first.weight.shape[1] == inner]
@@ -170,7 +170,7 @@ def _parameters(site):
 
 
 def _groups(site):
-    """The site's layers, those of every expert apart; at the end all that are no experts' together."""
+    """The site's layers, grouped by the module or expert that holds them; the last group has all single matrices."""
     parameters = _parameters(site)
     kept_as_they_act = any(isinstance(part, Conv1D) for part in [*site.input.modules(), *site.output.modules()])
     groups, together = defaultdict(Group), Group()
@@ -188,14 +188,14 @@ def _groups(site):
         elif value.ndim == 3:
             for number, matrix in enumerate(value):
                 one_bias = 0.0 if bias is None else bias[number]
-                for either_way in (matrix.T, matrix):  # families differ in how they keep them
+                for either_way in (matrix.T, matrix):  # families store them either way
                     if bias is None or len(one_bias) == either_way.shape[1]:
                         groups[f"{folder} {number}"].add(either_way, one_bias)
     return [*groups.values(), together]
 
 
 def _activations(site):
-    """The usual ones, and what the block has of its own, such as xIELU with its learned bends."""
+    """The usual activations, and the block's own, such as xIELU with its learned parameters."""
     own = {}
     for name, part in site.output.named_children():
         if "act" in name and all(parameter.ndim < 2 for parameter in part.parameters()):
@@ -205,7 +205,7 @@ def _activations(site):
 
 @torch.no_grad()
 def formula(site, x, y, tolerance=1e-4):
-    """Which formula of the site's own weights gives y of x, in words; None if none does."""
+    """The formula in the site's own weights that gives y from x, in words; None if there is none."""
     *groups, together = _groups(site)
     biases = [value.expand_as(y) for value in _parameters(site).values() if value.shape == (WIDTH,)]
     scale = float(y.abs().max())

@@ -1,11 +1,11 @@
-"""The exercises of a notebook, tried: the right answer is told so, and plausible wrong ones are rejected with a hint.
+"""Tests of a notebook's exercises: the right answer is accepted, and plausible wrong ones are rejected with a hint.
 
 An exercise is a cell of the notebook with one line `name = None  # what is asked for`. The solution of the same stem,
-run on profile smoke, leaves the right answer under that name, and under the notebook's own names whatever the cell
-reads. So the notebook's own cell judges every answer, without the notebook being run.
+run on profile smoke, leaves the right answer under that name, and everything else that the cell reads under the
+notebook's own names. So the notebook's own cell judges every answer, without running the notebook.
 
-A module of tests bears the notebook's name, imports `TestExercises`, and has functions, for each exercise some, that
-make wrong answers from what the solution left:
+A test module is named after the notebook, imports `TestExercises`, and has several functions for each exercise that
+make wrong answers from the names that the solution left:
 
     WRONG = {"in_sample": {"a constant": lambda names: 0.5, …}, …}
 """
@@ -19,7 +19,7 @@ import pytest
 
 from howlinear.files import paths
 
-Names = dict[str, Any]  # what the names of a solution hold
+Names = dict[str, Any]  # a solution's names and their values
 ASKED = re.compile(r"^(\w+) = None  # .*$", re.MULTILINE)
 LEAST = 4  # wrong answers for each exercise
 
@@ -32,7 +32,7 @@ def cells(stem: str) -> dict[str, str]:
 
 
 def solved(stem: str) -> Names:
-    """What the names of a solution hold after it has run on profile smoke; its own assertions hold."""
+    """A solution's names after it has run on profile smoke, where its own assertions hold."""
     source = (paths.NOTEBOOKS / "solutions" / f"{stem}.py").read_text(encoding="utf-8")
     assert source.count("assert ") >= 2
     names: Names = {}
@@ -41,13 +41,13 @@ def solved(stem: str) -> Names:
 
 
 def answered(stem: str, names: Names, name: str, given: Any) -> None:
-    """Run the cell of an exercise with an answer in the place of None."""
+    """Run the cell of an exercise with an answer in place of None."""
     source = ASKED.sub(f"{name} = given", cells(stem)[name])
     exec(compile(source, f"{stem}, {name}", "exec"), {**names, "given": given})
 
 
 class TestExercises:
-    """The tests of the exercises of the notebook that a module is called after."""
+    """Tests of the exercises of the notebook that a test module is named after."""
 
     pytestmark = pytest.mark.long
 
@@ -66,7 +66,7 @@ class TestExercises:
     @pytest.fixture(scope="class")
     @classmethod
     def names(cls, stem, shared_folder):
-        """What the solution left. It runs once, and its captures serve the solutions of all notebooks."""
+        """The solution's names. It runs once, and the solutions of all notebooks share its captures."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(paths, "BUILD", shared_folder / "solutions")
             yield solved(stem)

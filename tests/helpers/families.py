@@ -1,4 +1,4 @@
-"""A tiny random model of every family, and its FFN worked by hand from weights found by name, not by the finder."""
+"""A tiny random model of every family, and its FFN computed from weights found by name, not by the library."""
 
 import torch
 import transformers as t
@@ -42,7 +42,7 @@ def packed_glu(w, x):
 
 
 def mixture(w, x):
-    """Mixtral: the two likeliest experts of a token, weighed by their share of the router's softmax."""
+    """Mixtral: the two likeliest experts of a token, weighted by their shares of the router's softmax."""
     share = (x @ w["mlp.gate.weight"].T).softmax(-1)
     top, chosen = share.topk(2, -1)
     weight = torch.zeros_like(share).scatter(-1, chosen, top / top.sum(-1, keepdim=True))
@@ -52,12 +52,12 @@ def mixture(w, x):
 
 
 def after(norm):
-    """x is what this module of the block returns."""
+    """Take as x what this module of the block returns."""
     return lambda seen: seen[norm]
 
 
 def olmo2(seen):
-    """x is the residual stream itself: the norms stand behind attention and behind the FFN."""
+    """Take as x the residual stream itself: the norms come after attention and after the FFN."""
     return seen["entered"] + seen["post_attention_layernorm"]
 
 
@@ -154,7 +154,7 @@ def small(name, seed=0):
 
 
 def reads(name, n=24, length=12, seed=1):
-    """What a model reads, by keyword."""
+    """A model's inputs, by keyword."""
     generator = torch.Generator().manual_seed(seed)
     if name == "vit":
         return {"pixel_values": torch.randn(n, 3, 8, 8, generator=generator)}
@@ -162,13 +162,13 @@ def reads(name, n=24, length=12, seed=1):
 
 
 def weights(name, model):
-    """Per block, its parameters by name."""
+    """The parameters of each block, by name."""
     blocks = model.base_model.get_submodule(FAMILIES[name][2])
     return [{path: parameter.detach().clone() for path, parameter in block.named_parameters()} for block in blocks]
 
 
 def worked(name, model, inputs):
-    """x as the model's own modules return it, and y by hand: per block (x, y), shapes (rows, width)."""
+    """x as the model's own modules return it, and y by our formula: per block (x, y), shapes (rows, width)."""
     _, _, stack, source, ffn = FAMILIES[name]
     seen, handles = [], []
     for block in model.base_model.get_submodule(stack):

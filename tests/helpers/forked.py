@@ -1,6 +1,6 @@
-"""Processes of their own for the price of a fork: one server has imported what they need, which takes seconds.
+"""Separate processes at the cost of a fork: one server has already imported what they need, which takes seconds.
 
-The server is a fresh interpreter, so they hash with another seed than the process of pytest, and check no shapes.
+The server is a fresh interpreter, so they use another hash seed than pytest's process, and check no shapes.
 """
 
 import gc
@@ -24,14 +24,14 @@ FORKS.set_forkserver_preload(
 
 
 def start(said, work, *arguments):
-    """Start `work(*arguments)`; the file `said` is its standard output and error."""
+    """Start `work(*arguments)`, with its standard output and error in the file `said`."""
     process = FORKS.Process(target=_run, args=(said, work, arguments), daemon=True)
     process.start()
     return process
 
 
 def exit_codes(processes, seconds=60):
-    """The exit codes of processes that end within so many seconds; else all are killed, and that is an error."""
+    """The exit codes of processes that must end within this time; any that do not are killed, which is an error."""
     deadline = time.monotonic() + seconds
     for process in processes:
         process.join(max(0, deadline - time.monotonic()))
@@ -43,7 +43,7 @@ def exit_codes(processes, seconds=60):
 
 
 def _run(said, work, arguments):
-    gc.freeze()  # a search for garbage would write to, and so copy, all that came with the fork
+    gc.freeze()  # garbage collection would write to, and so copy, all memory shared with the fork
     with said.open("w") as file:
         os.dup2(file.fileno(), 2)
         os.dup2(file.fileno(), 1)

@@ -1,4 +1,4 @@
-"""A tiny LLaMA as a GGUF file, written by the `gguf` package, and what a file's weights are by the format alone."""
+"""A tiny LLaMA as a GGUF file, written by the `gguf` package, and a file's weights as read by that package alone."""
 
 import gguf
 import numpy as np
@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 BLOCKS, WIDTH, INNER, HEADS, KV_HEADS = 2, 64, 96, 4, 2
 MERGES = ["t h", "th e", "i n"]
 TOKENS = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th", "the", "in"]
-IN_BLOCK = {  # a tensor's name in the file: the parameter's in transformers
+IN_BLOCK = {  # a tensor's name in the file: the parameter's name in transformers
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -25,7 +25,7 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 
 
 def model_of(seed=0):
-    """A LLaMA of random weights, whose head is its embedding."""
+    """A LLaMA with random weights and tied embeddings."""
     config = LlamaConfig(
         vocab_size=len(TOKENS),
         hidden_size=WIDTH,
@@ -47,7 +47,7 @@ def model_of(seed=0):
 
 
 def row_order(rows, heads):
-    """Row of the file → row of `transformers`' matrix, of a query or key matrix.
+    """Row in the file → row in `transformers`, for a query or key matrix.
 
     llama.cpp rotates neighbours 2 j and 2 j + 1 of a head; `transformers` rotates j of the first half with j of the
     second.
@@ -63,7 +63,7 @@ def row_order(rows, heads):
 
 
 def name_in_transformers(name):
-    """As in blk.0.attn_q.weight → model.layers.0.self_attn.q_proj.weight."""
+    """Translate a name, such as blk.0.attn_q.weight → model.layers.0.self_attn.q_proj.weight."""
     stem, _, kind = name.rpartition(".")
     if stem in OUTSIDE:
         return f"{OUTSIDE[stem]}.{kind}"
@@ -72,7 +72,7 @@ def name_in_transformers(name):
 
 
 def tensors_of(path, heads, kv_heads):
-    """Parameter in `transformers` → its weights, by the `gguf` package's own de-quantisation, in the right order."""
+    """Parameter in `transformers` → its weights, dequantised by the `gguf` package, rows in the right order."""
     weights = {}
     for tensor in gguf.GGUFReader(path).tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -86,7 +86,7 @@ def tensors_of(path, heads, kv_heads):
 
 
 def kind_of(name):
-    """How a tensor of the tiny file is rounded: as in real files, the kinds are mixed."""
+    """The quantisation type of a tensor in the tiny file; types are mixed, as in real files."""
     if "norm" in name:
         return Kind.F32
     return {"token_embd.weight": Kind.Q8_0, "blk.0.ffn_down.weight": Kind.F16}.get(name, Kind.Q4_1)
@@ -95,7 +95,7 @@ def kind_of(name):
 def write(path, model, architecture="llama", leave_out=(), extra=(), parts=1):
     """Write a model and a tokenizer of single bytes and three merges to a GGUF file.
 
-    `extra` are names of further tensors, of 8 numbers each; `parts` is how many files it says that there are.
+    `extra` are names of further tensors, of 8 numbers each; `parts` is the number of files that the header claims.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")

@@ -1,7 +1,7 @@
-"""A Hub on the loopback address: files of a folder, served as huggingface_hub's client expects them.
+"""A Hub on the loopback address: it serves the files of a folder as huggingface_hub's client expects them.
 
-The folder holds `models/ORG/NAME/REVISION/…` and `datasets/ORG/NAME/REVISION/…`; a revision's commit is made of its
-name. Endpoints and headers as in the client itself: huggingface_hub's file_download.py and hf_api.py.
+The folder holds `models/ORG/NAME/REVISION/…` and `datasets/ORG/NAME/REVISION/…`; a revision's commit is a hash of its
+name. Endpoints and headers follow the client's own code: huggingface_hub's file_download.py and hf_api.py.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ def commit_of(revision):
 
 
 class Hub:
-    """What is served, how it fails, and what was asked.
+    """What is served, how it fails, and which requests were made.
 
     gated: repositories that answer 401. broken: file → how many more times it is cut off half-way.
     """
@@ -28,7 +28,7 @@ class Hub:
         self.folder, self.gated, self.broken, self.asked = Path(folder), set(), {}, []
 
     def revision(self, kind, repo, revision):
-        """The folder of a revision by its name or commit, None if there is none."""
+        """The folder of a revision, by its name or commit; None if there is none."""
         folders = (self.folder / kind / repo).glob("*")
         return next((one for one in folders if unquote(revision) in (one.name, commit_of(one.name))), None)
 
@@ -43,7 +43,7 @@ class Hub:
         }
 
     def entries(self, folder, below="", deep=True):
-        """Files below a folder, all or its own, then with the folders beside them."""
+        """All files below a folder; or, if not `deep`, its own files and folders."""
         found = sorted((folder / below).rglob("*") if deep else (folder / below).iterdir())
         beside = [] if deep else filter(Path.is_dir, found)
         folders = [{"type": "directory", "path": path.relative_to(folder).as_posix(), "oid": ""} for path in beside]
@@ -75,11 +75,11 @@ class Handler(BaseHTTPRequestHandler):
             self.fail(404, "EntryNotFound")
 
     def refused(self, kind, repo, revision):
-        """Answer for a repository or revision that is not to be had; else its folder."""
+        """Answer with an error if a repository or revision is not available; else return its folder."""
         if repo in self.server.hub.gated:
             return self.fail(401, "GatedRepo")
         if not (self.server.hub.folder / kind / repo).is_dir():
-            return self.fail(401, "RepoNotFound")  # the Hub does not tell missing from private
+            return self.fail(401, "RepoNotFound")  # the Hub does not distinguish missing from private
         return self.server.hub.revision(kind, repo, revision) or self.fail(404, "RevisionNotFound")
 
     def file(self, kind, repo, revision, name):

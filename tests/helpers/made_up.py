@@ -13,7 +13,7 @@ def within(value, half):
 
 
 def ceiling_of(r2, half=0.03, **changes):
-    """A ceiling with this R²_lin and half of its interval; `changes` are to what else it says."""
+    """A ceiling with this R²_lin and half-width of its interval; `changes` replace its other values."""
     made = {
         **dict.fromkeys(("r2", "r2_median"), r2),
         "r2_train": r2 + 0.02,
@@ -31,7 +31,7 @@ def ceiling_of(r2, half=0.03, **changes):
 
 
 def made_up_profile(ceilings, massive=None, ordinary=None, perplexity=25.0):
-    """A profile of blocks with these ceilings; block → its massive rows, and the ceiling of its others."""
+    """A profile of blocks with these ceilings; `massive` and `ordinary`: block → massive rows, ceiling without."""
     rows = TokenRows.from_ids(torch.arange(160)[:, None].repeat(1, 128))
     massive, ordinary = massive or {}, ordinary or {}
     solved = {

@@ -1,7 +1,7 @@
-"""Comparisons of what is computed twice: equal but for the order in which a processor adds numbers.
+"""Comparisons of numbers computed twice: equal up to the order in which a processor adds them.
 
-Equality to the bit is for what is copied. Two models with the same weights lie in other places of the memory, and two
-ways to the same sums add them in another order; some processors then round differently.
+Bitwise equality is only for copies. Two models with the same weights lie at different places in memory, and two ways
+to compute a sum add in different orders; some processors then round differently.
 """
 
 import pytest
@@ -14,12 +14,12 @@ def assert_same_outputs(one, other):
 
 
 def assert_same_profile(one, other, rel=1e-9):
-    """Two profiles: numbers to a relative tolerance, everything else as it is."""
+    """Two profiles: floats to a relative tolerance, everything else exactly."""
     assert_same_tree(one.to_dict(), other.to_dict(), rel)
 
 
 def assert_same_tree(one, other, rel=1e-9, at="it"):
-    """Nested dicts and lists: floats to a relative tolerance, everything else as it is."""
+    """Nested dicts and lists: floats to a relative tolerance, everything else exactly."""
     assert type(one) is type(other), at
     if isinstance(one, dict):
         assert one.keys() == other.keys(), at

@@ -1,4 +1,4 @@
-"""Toy documents, and which of them a row holds."""
+"""Toy documents, and which of them the rows hold."""
 
 from itertools import product
 
@@ -8,7 +8,7 @@ END = 0  # id of the end of text in the tests' tokenizer
 
 
 def texts(n=300, length=60):
-    """Documents that say which one they are."""
+    """Documents that begin with their own number."""
     return [f"document {i:04d}: " + "words and " * (1 + (7 * i) % (length // 5)) for i in range(n)]
 
 
@@ -17,7 +17,7 @@ def corpus_of(documents, tokenizer, reserved=0.0):
 
 
 def pieces(rows, tokenizer, side, fold):
-    """The documents of a fold, the last perhaps cut."""
+    """The documents of a fold; the last may be cut."""
     ids = rows.ids[(rows.test == side) & (rows.fold == fold)].flatten().tolist()
     found, piece = [], []
     for token in [*ids, END]:
@@ -30,7 +30,7 @@ def pieces(rows, tokenizer, side, fold):
 
 
 def every_piece(rows, tokenizer):
-    """Side, fold and document of all folds."""
+    """Triples of side, fold and document, over all folds."""
     folds = product((False, True), range(int(rows.fold.max()) + 1))
     return [(side, fold, piece) for side, fold in folds for piece in pieces(rows, tokenizer, side, fold)]
 
@@ -39,6 +39,6 @@ def places(rows, tokenizer, characters):
     """The first characters of each document → the sides and folds that it is found in."""
     found = {}
     for side, fold, piece in every_piece(rows, tokenizer):
-        if len(piece) >= 6:  # shorter ones are cut before their number
+        if len(piece) >= 6:  # shorter pieces are cut before their number
             found.setdefault(piece[:characters], set()).add((side, fold))
     return found

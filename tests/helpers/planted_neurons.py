@@ -1,4 +1,4 @@
-"""Blocks of a few neurons whose degree is known, and rows that they are captured on."""
+"""Blocks of a few neurons of known degree, and captures of their rows."""
 
 import torch
 
@@ -16,17 +16,17 @@ def block_of(activation, d=5, m=7, out=4, gated=False, seed=0, bias=0.3):
 
 
 def power(k):
-    """The activation that is Hermite's polynomial of this degree."""
+    """The Hermite polynomial of this degree as an activation."""
     return lambda z: hermite(z, k)[k]
 
 
 def captured(x, y, folds=4):
-    """Rows as a capture holds them: every fourth held out, folds in turn."""
+    """Rows as a capture holds them: every fourth is held out, and folds take turns."""
     row = torch.arange(len(x))
     return capture_of(Sample(x.float(), y.float(), row, row, row % 4 == 3, row // 4 % folds))
 
 
 def sides_of(kept, change=lambda x: x):
-    """Train and held-out rows in float64, their inputs changed."""
+    """Train and held-out rows in float64, with `change` applied to the inputs."""
     s = kept.sample
     return [(change(s.x[mask].double()), s.y[mask].double()) for mask in (~s.test, s.test)]

@@ -1,4 +1,4 @@
-"""Captured blocks whose truth is known: a line, products of inputs, noise."""
+"""Captured blocks with a known composition: a line, products of inputs, noise."""
 
 import torch
 
@@ -10,7 +10,7 @@ D, OUT = 10, 6
 
 
 def skewed(n, d=D, seed=0):
-    """Inputs of unequal scale, offset and skew, mixed: a product of two of them has a straight part."""
+    """Mixed inputs of unequal scale, with offset and skew, so that a product of two of them has a linear part."""
     x = normal(n, d, seed=seed)
     return (x + 0.3 * x.square()) * torch.logspace(0, 1, d) @ normal(d, d, seed=99) + 5
 

@@ -1,4 +1,4 @@
-"""Planted blocks of twelve features whose R²_lin is carried by what we know: by all of them, or by one."""
+"""Planted blocks of twelve features whose R²_lin is known to be carried by all features, or by a single one."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ FOLDS = 4
 
 
 def sample_of(x, y):
-    """Sequences of sixteen rows, every fourth of them held out, dealt to folds."""
+    """A sample of sequences of sixteen rows, every fourth of them held out, dealt to folds."""
     i = torch.arange(len(x))
     return Sample(x.float(), y.float(), i % 16, i % 7, (i // 16) % 4 == 3, (i // 64) % FOLDS)
 
@@ -28,7 +28,7 @@ def held_out(sample):
 
 
 def curved(x, seed=0):
-    """Products of two projections: no straight part at all."""
+    """Products of two projections: no linear part at all."""
     return (x @ normal(len(x.T), 12, seed=seed + 5)) * (x @ normal(len(x.T), 12, seed=seed + 6)) / len(x.T)
 
 
@@ -45,7 +45,7 @@ def one_loud_feature(n=3_200):
 
 
 def one_loud_direction(n=3_200):
-    """The same block, its outputs rotated: no single feature stands out."""
+    """The same block with rotated outputs: no single feature stands out."""
     found = one_loud_feature(n)
     return dataclasses.replace(found, y=(found.y.double() @ torch.linalg.qr(normal(12, 12, seed=3)).Q).float())
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.stats import t as student_t
 
-RESOLUTION = 1e-6  # singular values of the scaled inputs below it are null directions: √ of `ceilings.NULL`
+RESOLUTION = 1e-6  # scaled inputs' singular values below it are null directions: √ of `ceilings.NULL`
 
 
 def normal(*shape, seed=0):
@@ -40,7 +40,7 @@ def held_out_r2(train, test):
 
 @torch.no_grad()
 def r2_by_hooks(model, first, last, inputs, mask=None):
-    """R²_lin between what goes into one module and comes out of another, where a mask says tokens; and their count.
+    """R²_lin between the input of one module and the output of another, on the tokens of a mask; and their number.
 
     Every fourth sequence is held out.
     """
@@ -59,7 +59,7 @@ def r2_by_hooks(model, first, last, inputs, mask=None):
 
 
 def half_width(*groups):
-    """Of a 95 % jackknife interval, from values without each fold in turn; a group a set of folds, all as many."""
+    """Half-width of a 95 % jackknife interval, from values without each fold; a group per set of equally many folds."""
     count = len(groups[0])
     variance = sum((count - 1) * np.var(group, axis=0) for group in groups)
     return student_t.ppf(0.975, count - 1) * variance**0.5

@@ -1,4 +1,4 @@
-"""A project of a test's own: its files, and its git repository."""
+"""A project for a test: its files and its git repository."""
 
 import subprocess
 
@@ -18,7 +18,7 @@ def commit(root):
 
 
 def write_project(root, monkeypatch, files):
-    """Write files, by name, in a folder that becomes the project's root."""
+    """Write files, by name, into a folder that becomes the project's root."""
     for name in ("ROOT", "MODELS", "NOTEBOOKS", "PROFILES", "BUILD"):
         monkeypatch.setattr(paths, name, root / ("" if name == "ROOT" else name.lower()))
     for name, text in files.items():

@@ -1,4 +1,4 @@
-"""A short text of random tokens, and what the blocks of a small model do on its rows."""
+"""A short text of random tokens, and the values in a small model's blocks on its rows."""
 
 import torch
 
@@ -10,14 +10,14 @@ from howlinear.text.rows import TokenRows
 
 
 def short_rows():
-    """Random token ids, shape (60, 32), in two sides of three folds."""
+    """Random token ids, shape (60, 32), split into two sides of three folds."""
     ids = torch.randint(80, (60, 32), generator=torch.Generator().manual_seed(1))
     return TokenRows.from_ids(ids, folds=3)
 
 
 @torch.no_grad()
 def seen(model, ids, blocks=None):
-    """Block → its hidden units `h`, inputs `x` and outputs `y`, rows in order."""
+    """Block → its hidden units `h`, inputs `x` and outputs `y`, in row order."""
     listened = sites(model, blocks)
     kept = {site.block: {} for site in listened}
 
@@ -33,7 +33,7 @@ def seen(model, ids, blocks=None):
 
 
 def hush(*modules, bias=0.0):
-    """Have sub-layers write nothing, or one number: the weights of the last layer of each go, its bias is that."""
+    """Make sub-layers write a constant `bias`: the last layer of each gets weights of 0 and this bias."""
     for module in modules:
         last = [part for part in module.modules() if hasattr(part, "weight")][-1]
         for parameter in last.parameters():
