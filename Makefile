@@ -56,7 +56,7 @@ book: .venv/ready  ## the site, build/book/html, from the executed notebooks, an
 course: .venv/ready  ## for instructors, in build/course: notebooks in nbgrader's format with and without solutions, lesson plans, slides, notes
 	$(BIN)/python -m tools.course
 
-test-course: course  ## run the instructor's notebooks, a minute each, and check every solution
+test-course: course  ## run the instructor's notebooks, a minute each: every solution must pass its check
 	$(BIN)/howlinear notebook 03_bilinear -p profile=lesson
 	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env build/course/instructor
 

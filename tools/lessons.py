@@ -48,7 +48,7 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
     """A plan as Markdown, without a heading, with the results of the models that the class runs.
 
     Args:
-        stem: of the notebook.
+        stem: stem of the notebook.
         plan: `goal`; `figure`, as in `minis/02_ceilings_profile`; `minutes` of the parts `predict`, `show`, `run`,
             `exercise` and `back`; `predict`, the number of the prediction to ask first; `misconceptions`, each with
             what is `heard`, the `answer` to it and, optionally, the `number` to ask next, as in `reply 3` or

@@ -2,10 +2,10 @@
 
 `python -m tools.pages`, or `make readme`, fills the templates of `tools/templates` and puts each between its two marks;
 the rest of a page is left as it was. The findings, README's summary of them and the questions to the author are prose
-with every number from a table: reword them in the template. The ledger lists the claims, the page of answers those of
-all notebooks, with a figure each. In the course, the syllabus lists the notebooks with their minutes, the instructor's
-page the numbers to expect, and the page of plans a lesson for each notebook. A test fails if a page does not show what
-the results imply.
+with every number from a table: reword them in the template. The ledger lists the claims, and the page of answers has
+every notebook's answer with a figure. In the course, the syllabus lists the notebooks with their minutes, the
+instructor's page the numbers to expect, and the page of plans a lesson for each notebook. A test fails if a page does
+not show what the results imply.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _parameters(site):
 
 
 def _groups(site):
-    """The site's layers, grouped by the module or expert that holds them; the last group has all single matrices."""
+    """The site's layers, grouped by the module or expert that holds them; the last group has all 2-D matrices."""
     parameters = _parameters(site)
     kept_as_they_act = any(isinstance(part, Conv1D) for part in [*site.input.modules(), *site.output.modules()])
     groups, together = defaultdict(Group), Group()

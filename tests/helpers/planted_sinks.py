@@ -14,7 +14,7 @@ SEQ_LEN = 32
 
 
 def teacher(sequences=256, sink=800.0, heavy_tails=False, loud_feature=0.0, seed=0):
-    """Rows of a nonlinear block; the first token's output lies along one direction, at `sink` times the usual size.
+    """Rows of a nonlinear block; each sequence's first output lies along one direction, `sink` times the usual size.
 
     With `loud_feature`, output feature 3 is linear and that many times as loud as the others, on all tokens.
 

@@ -34,7 +34,7 @@ from tools.book import solutions as folding
 FRAME = paths.ROOT / "book"
 REPORT = paths.ROOT / "paper" / "main.pdf"
 MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"  # one file: no fonts, nothing loaded later
-SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its speech feature would look, which no page switches on
+SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its speech feature, which no page switches on, would look
 
 HOSTED = re.compile(r"<!-- hosted -->\n(.*?)<!-- end -->\n", re.DOTALL)
 """The part of a page about notebooks outside a copy of the project."""

@@ -24,7 +24,7 @@ FEWEST = 0.92
 
 
 def benchmarks(measured: Mapping[str, Any]) -> str:
-    """Time and memory compared with other methods, with a figure from `figures`: from `benchmarks/side_by_side.py`."""
+    """Time and memory compared with other methods, and a figure in `figures`; data of `benchmarks/side_by_side.py`."""
     machine, tokens = measured["machine"], measured["tokens"]
     ways = pd.DataFrame(measured["ways"]).T
     short, long = sorted(measured["memory"], key=int)
