@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 11 · Which findings depend on the protocol?
 #
-# **Question.** The same block has another $R^2_{\mathrm{lin}}$ with other rows, another split, another denominator.
-# Which findings depend on such choices, and which hold whatever one chooses?
+# **Question.** The same block has a different $R^2_{\mathrm{lin}}$ with different rows, a different split or a
+# different denominator. Which findings depend on these choices, and which hold under all of them?
 #
 # **You need** notebook 02. **You learn** which choices move a number, and which claims move with it.
 # **Time** 20 minutes to read, 2 to run.
@@ -22,11 +22,11 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 factors = [8, 16, 32, 64, 100]  # train rows for each input of a block, as far as the run profile has rows
-compared = [8, 16]  # those that are combined with every other choice, besides the most
-few = 16  # train rows for each input from which the limit is estimated; it is checked on the most
-seq_lens: list or None = None  # tokens in a sequence, curves are of the last; None: a quarter of the run's, and all
-protocols = ["paper", "ours"]  # what stands side by side, names known to `choices.named_protocol`
-held = 1_000_000_000  # bytes of moments held at a time: a wider model takes several passes, more bytes fewer
+compared = [8, 16]  # factors that are combined with every other choice, in addition to the largest
+few = 16  # train rows for each input from which the limit is estimated; it is checked with the largest factor
+seq_lens: list or None = None  # tokens in a sequence, the last for the curves; None: a quarter of the run's, and all
+protocols = ["paper", "ours"]  # the protocols to compare, by the names that `choices.named_protocol` knows
+held = 1_000_000_000  # bytes of moments held at a time: a wider model takes more passes, more bytes fewer
 documents = 6000  # read from the text, in its own order; only some of them are needed
 
 # %%
@@ -63,17 +63,17 @@ shown = run.record("protocols", pd.DataFrame({"protocol": name} | asdict(one) fo
 shown.set_index("protocol").T
 
 # %% [markdown]
-# The table holds the two protocols that stand side by side below. *Position 0* is the first token of every sequence.
-# `loud` says what is left out as too loud: the 1 % of rows with the largest outputs, the one output feature of largest
+# The table shows the two protocols that are compared below. *Position 0* is the first token of every sequence. `loud`
+# says what is left out as too loud: the 1 % of rows with the largest outputs, the one output feature of largest
 # variance, or nothing. `null` is the threshold for null directions (notebook 02): directions of the inputs with less
 # than this share of the largest variance are left out of the map.
 
 # %% [markdown]
 # ## Predict first
 #
-# 1. The paper compares with one mean of all outputs, we with each feature's own. Which gives the larger $R^2$, always?
+# 1. The paper's denominator has one mean of all outputs, ours each feature's own. Which always gives the larger $R^2$?
 # 2. A map of 128 inputs is fitted on 1,024 rows, then on 12,800. How far will $R^2$ rise: by hundredths, or tenths?
-# 3. Which of these four statements depend on the protocol: highest less lowest block above 0.27; the profile rises and
+# 3. Which of these four statements depend on the protocol: highest minus lowest block above 0.27; the profile rises and
 #    falls; a step between neighbours above 0.20; some block below 0.90?
 
 # %% [markdown]
@@ -87,13 +87,13 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# Nobody reports "the" $R^2$: one reports a number under a protocol. Instead of arguing for ours, we compute them all: a
-# *multiverse*. A finding that holds in every universe is about the models. One that flips is about the protocol, and
-# has to be reported with it.
+# Nobody reports "the" $R^2$: every reported number belongs to a protocol. Instead of arguing for ours, we compute $R^2$
+# under all of them: a *multiverse*. A finding that holds in every universe is about the models. A finding that flips is
+# about the protocol, and must be reported with it.
 #
-# One choice is special, since it has a right answer: how many rows. A map of $d$ inputs, fitted on few rows, follows
-# them too closely. It scores too high on its own rows and too low on others, by about the same amount. So the truth
-# lies *between*, and both scores together tell what neither does alone: the value at which they will meet.
+# One choice, the number of rows, is special because it has a right answer. A map of $d$ inputs, fitted on few rows,
+# follows them too closely. It scores too high on its own rows and too low on held-out rows, by about the same amount.
+# So the truth lies *between*, and together the two scores give the value at which they will meet.
 
 # %% [markdown]
 # ## Method
@@ -101,22 +101,22 @@ run.answer()
 # $$ u_n \approx u\,(1 - v/n) \text{ in sample}, \qquad u'_n \approx u\,(1 + v/n) \text{ held out}
 #    \qquad\Longrightarrow\qquad R^2_\infty = 1 - \sqrt{u_n u'_n} $$
 #
-# Here $u$ is the share that the line leaves unexplained with endless rows, and $n$ how many rows it is fitted on.
+# Here $u$ is the share left unexplained with infinitely many rows, and $n$ the number of rows in the fit.
 #
 # | what | function |
 # |---|---|
 # | unexplained shares $u_n$, $u'_n$ and the limit | `limits.limit` |
-# | $v/n$, the optimism; above ½ the rows are too few, and it is refused | `limits.optimism`, `check` |
-# | its interval: document folds left out on both sides | `ceilings.ceiling(…).limit` |
+# | $v/n$, the optimism; above ½ the rows are too few, and no limit is given | `limits.optimism`, `enough` |
+# | the limit's interval: document folds left out on both sides | `ceilings.ceiling(…).limit` |
 # | moments of every group of rows (fold, step, position 0, loud), one pass | `groups.stream_groups` |
 # | $R^2$ of a map under a denominator | `measure.r2` |
 # | a block under every protocol | `measure.universe_rows` |
-# | what its profile says, and what flips it | `statements.flip_table` |
+# | what the profile says, and which choices flip it | `statements.flip_table` |
 #
 # The constant $v$ is the width plus one for independent Gaussian rows, and larger for text, whose rows resemble their
-# neighbours. The formula does not ask for it.
+# neighbours. The formula does not need it.
 #
-# A case we know: ten inputs, half of the variance is signal, rows in documents of four that share half of theirs.
+# A case with a known answer: ten inputs, outputs half signal, documents of four rows that share half of their variance.
 
 # %%
 from howlinear.core import limits
@@ -141,7 +141,7 @@ for count in (5, 50):
 # %% [markdown]
 # ## Run
 #
-# For every model, both splits and both lengths: one pass over the text, moments in groups, and every combination.
+# For every model, split and length, one pass over the text collects moments in groups, and every combination follows.
 
 # %%
 from howlinear.models.load import tokenizer_of
@@ -162,10 +162,9 @@ print(count, "protocols,", len(universes), "values of R²")
 # %% [markdown]
 # ## Figure: how many rows?
 #
-# **How to read it.** Split by documents, each feature about its own mean; the most and the least linear block of each
-# model. Up: $R^2$. As train rows are added, the light dotted curve (the fit's own rows) falls and the blue dashed one
-# (held-out rows) rises. Black, with 95 % intervals: where they will meet, estimated from so many rows alone. It should
-# be flat.
+# **How to read it.** The most and the least linear block of each model; split by documents, each feature about its own
+# mean. As train rows are added, the light dotted curve (train rows) falls and the blue dashed curve (held-out rows)
+# rises. Black, with 95 % intervals: where they will meet, estimated from that many rows; it should be flat.
 
 # %%
 by_documents = curves[curves["split"] == "documents"]
@@ -177,9 +176,9 @@ run.figure(plots.rows_needed(by_documents, extremes), "rows")
 plt.show()
 
 # %% [markdown]
-# Does a limit estimated from few rows come true? We count the blocks whose limit from the most rows lies in the
-# interval of that from few (`limit_agrees`), and those whose $R^2$ measured with the most rows lies where the few
-# predict it (`value_agrees`).
+# Is a limit estimated from few rows right? We count the blocks whose limit from many rows lies in the interval of the
+# limit from few rows (`limit_agrees`), and the blocks whose $R^2$ measured with many rows lies in the interval that the
+# few rows predict for it (`value_agrees`).
 
 # %% tags=["nbval-check-output"]
 run.record("curves", curves[curves["factor"].isin([few, factors[-1]])])
@@ -190,10 +189,10 @@ print(agreement.round(2).to_string(index=False))
 # %% [markdown]
 # ## Figure: the multiverse
 #
-# **How to read it.** Above: $R^2$ of the highest less that of the lowest block of each model, a mark a protocol, in
-# order of the mean over models; the black line is the threshold. Below: a stroke shows which level of each choice a
-# protocol has. A level whose strokes gather at one end moves the number; one whose strokes are spread evenly does not
-# matter. The orange lines are the paper's protocol and ours.
+# **How to read it.** Top: $R^2$ of the highest block minus that of the lowest, for each model. Each mark is a protocol,
+# in order of the mean over models; the black line is the threshold. Bottom: a stroke shows which level of each choice a
+# protocol has. A level whose strokes gather at one end moves the number; a level whose strokes are spread evenly does
+# not matter. The orange lines are the paper's protocol and ours.
 
 # %%
 spread = statements.STATEMENTS["spread"]
@@ -220,13 +219,13 @@ plt.show()
 # %% [markdown]
 # ## The paper's own rows
 #
-# The protocol *paper* makes the paper's choices on this run's rows: the last fifth of all the text is held out, and the
-# rows to fit on lie before it. The rows that the paper measured are others: the first 117 windows of a text, which its
-# code reads in one piece, 14,976 in all, cut at row 11,981 inside a window (`text.paper_rows`). On rows laid out like
-# that we measure each block by the paper's conventions (`paper_protocol.paper_blocks`): $R^2$ about one scalar mean and
-# about each feature's own, the lower median, and ranks about the train mean. Below stands how far this $R^2$ lies from
-# that under either protocol. These are 16 train rows for each input of a block of width 768, and more for each input of
-# a narrower one.
+# The protocol *paper* makes the paper's choices on this run's rows: the last fifth of the text is held out, and the
+# train rows lie before it. The paper itself measured different rows: the first 117 windows of a text that its code
+# reads in one piece, 14,976 rows in all, split at row 11,981 inside a window (`text.paper_rows`). On rows laid out in
+# this way, we measure each block by the paper's conventions (`paper_protocol.paper_blocks`): $R^2$ about one scalar
+# mean and about each feature's own mean, the lower median, and ranks about the train mean. The distance of this $R^2$
+# from that under each protocol is printed below. There are 16 train rows for each input of a block of width 768, and
+# more in a narrower block.
 
 # %%
 from howlinear.instrument.paper_protocol import paper_blocks
@@ -249,9 +248,9 @@ print(distance.groupby("model", sort=False).agg(["mean", "max"]).round(2).to_str
 # %% [markdown]
 # ## What are whole documents worth?
 #
-# If every fourth run of eight neighbouring sequences is held out (fewer in a run where rows are few), parts of one
-# document lie on both sides. The map has then seen names and words of the held-out text, and $R^2$ may come out higher
-# than on a new document. Here is by how much it does, with the most rows and all else as ours:
+# If every fourth run of eight neighbouring sequences is held out (shorter runs where there are few rows), parts of one
+# document lie on both sides of the split. The map has then seen names and words of the held-out text, and $R^2$ may be
+# higher than on a new document. Here is by how much, with the most rows and all other choices as ours:
 
 # %% tags=["nbval-check-output"]
 run.record("splits", splits)
@@ -263,8 +262,8 @@ print(gained.groupby("model", sort=False).agg(["mean", "max"]).round(2).to_strin
 # %% [markdown]
 # ## Which verdicts flip?
 #
-# `smallest` and `largest`: the number over all protocols. `share`: of the protocols in which the statement holds.
-# `alone`: choices that flip it, each changed alone from our protocol.
+# `smallest` and `largest` are the number's extremes over all protocols, `share` the share of protocols under which the
+# statement holds, and `alone` the choices that flip it when changed alone from our protocol.
 
 # %% tags=["nbval-check-output"]
 run.record("statements", statements.statement_table())
@@ -272,16 +271,16 @@ flips = run.record("flips", statements.flip_table(numbers, ours))
 print(flips.fillna({"alone": ""}).round(2).to_string(index=False))
 
 # %% [markdown]
-# And the paper's protocol beside ours: a statement *holds* if the whole interval lies on its side of the threshold,
-# *fails* if all of it lies on the other, and is *open* if it straddles.
+# The verdicts under the paper's protocol and ours: a statement *holds* if the whole interval lies on its side of the
+# threshold, *fails* if all of it lies on the other side, and is *open* if the threshold lies inside.
 
 # %%
 verdicts = run.record("verdicts", statements.verdict_table(folds))
 statements.verdicts_side_by_side(verdicts)
 
 # %% [markdown]
-# In which order do the models come, by mean $R^2$, and which block is the least linear? `share` is that of the
-# protocols under which it is so.
+# How are the models ordered by mean $R^2$, and which block is the least linear? `share` is the share of protocols under
+# which a row is true.
 
 # %%
 orders = run.record("orders", statements.order_table(numbers))
@@ -299,8 +298,8 @@ run.save(settings={"factors": factors, "seq_lens": seq_lens, "few": few, "many":
 run.conclusion()
 
 # %% [markdown]
-# - *Denominator.* The scalar mean can only add to what is compared with, so it can only raise $R^2$.
-# - *Verdicts.* Where a choice flips one, a result has to name its protocol.
+# - *Denominator.* A scalar mean can only enlarge the denominator, so it can only raise $R^2$.
+# - *Verdicts.* If a choice flips a verdict, the result must name its protocol.
 
 # %% [markdown]
 # ## Test yourself
@@ -315,16 +314,16 @@ run.questions()
 #
 # Solutions are in `solutions/11_protocol.py`; try first. Each cell checks your answer when you fill it in.
 #
-# **1 (warm-up).** A map explains 0.80 of its own rows and 0.55 of others. What does $R^2$ tend to with more rows, and
-# which share of that limit does the held-out score still miss?
+# **1 (warm-up).** A map explains 0.80 of the variance of its train rows and 0.55 of that of held-out rows. What does
+# $R^2$ tend to with more rows, and which share of that limit does the held-out score still miss?
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the equation under *Method* is about unexplained shares, $u_n$ of the fit's own rows and $u'_n$ of others.
-# What are they here?
+# Step 1: the equation under *Method* is about unexplained shares, $u_n$ on train rows and $u'_n$ on held-out rows. What
+# are they here?
 #
-# Step 2: it turns them into $R^2_\infty$. What is missed is the distance of the held-out score from that, as a share of
-# it.
+# Step 2: the equation turns them into $R^2_\infty$. What is missed is the distance from the held-out score to this
+# limit, as a share of the limit.
 #
 # </details>
 
@@ -336,9 +335,9 @@ if tends_to is not None:
     print(f"right: {tends_to:.2f}, of which the held-out score misses {(tends_to - 0.55) / tends_to:.0%}")
 
 # %% [markdown]
-# **2 (medium).** Somebody settles two choices after seeing the results, and all others as we do. How high can that take
-# the first model's mean $R^2_{\mathrm{lin}}$? Of its protocols in `numbers` that differ from `ours` in two choices at
-# most, give the highest `mean`.
+# **2 (medium).** Somebody makes two choices after seeing the results, and all others as we do. How high can this take
+# the first model's mean $R^2_{\mathrm{lin}}$? Give the highest `mean` of its protocols in `numbers` that differ from
+# `ours` in at most two choices.
 #
 # <details><summary>Hint</summary>
 #
@@ -367,17 +366,17 @@ if highest is not None:
     print(f"by {' and '.join(levels) or 'no choice'}; statements that this turns: {', '.join(turned) or 'none'}")
 
 # %% [markdown]
-# **3 (harder).** Rows that are independent and Gaussian have an optimism of $p/n$, with $p$ the numbers of a map per
-# feature. The planted documents above have more. How many of their rows count as one? Estimate it on 5 documents a
-# fold from the mean optimism of 40 draws.
+# **3 (harder).** Independent Gaussian rows have an optimism of $p/n$, with $p$ the parameters of a map per output
+# feature. The planted documents above have more. How many of their rows count as one? Estimate it from the mean
+# optimism of 40 draws of 5 documents a fold.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `ceiling(sum(fold(5) for _ in range(8)), sum(fold(20) for _ in range(8)))` is one draw, and
-# `limits.optimism` of its `r2_train` and `r2` says how far it follows its own rows.
+# Step 1: `ceiling(sum(fold(5) for _ in range(8)), sum(fold(20) for _ in range(8)))` is one draw, and `limits.optimism`
+# of its `r2_train` and `r2` says how closely the map follows its own rows.
 #
-# Step 2: how large would the optimism be, of a map of 10 inputs and a constant, if the rows were independent? Divide
-# the mean by it.
+# Step 2: how large would the optimism of a map of 10 inputs and a constant be if the rows were independent? Divide the
+# mean optimism by that.
 #
 # </details>
 

@@ -14,22 +14,22 @@
 # **Question.** The paper finds blocks that are nearly linear and of rank 1, and leaves open why. Do a few features make
 # them so, or a few *tokens*?
 #
-# **You need** notebooks 02 and 04. **You learn** to report an $R^2$ beside that of the ordinary rows, and why a few
-# rows can decide a fit for all others. **Time** 45 minutes to read, 2 to run.
+# **You need** notebooks 02 and 04. **You learn** to report an $R^2$ together with that of the ordinary rows, and why a
+# few rows can decide the fit for all others. **Time** 45 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
 features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output features to leave out
-swapped = 8  # blocks of each model with massive rows whose maps are swapped in, those that rest on them most
-others = 2  # blocks without massive rows that are swapped beside them: the most and the least linear
+swapped = 8  # blocks with massive rows that are swapped in each model, those that rest most on these rows
+others = 2  # blocks without massive rows that are swapped for comparison: the most and the least linear
 cost_rows: int or None = None  # held-out token rows that costs are measured on; None: all
 planted_rows = 8192  # token rows for the model with a planted sink
-planted_in: list or str = "depth 0.4"  # in which block after the first: a rule, or a list of a number
-lengths = [32, 128, 512, 2048]  # of a sequence, in tokens: of these what the model reads and the text fills
+planted_in: list or str = "depth 0.4"  # in which block after the first: a rule, or a list with one number
+lengths = [32, 128, 512, 2048]  # tokens in a sequence, as far as the model reads and the text fills them
 intervened_rows: int or None = None  # token rows that interventions are tried on; None: all
-planted_mark = 50.0  # norm of the mark, a block before the sink, in medians of its block
+planted_mark = 50.0  # norm of the mark in the block before the sink, in medians of that block
 planted_size = 300.0  # norm of the sink, in medians of its block
 
 # %%
@@ -47,10 +47,10 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## Predict first
 #
-# 1. A hundred of 20,000 rows are 500 times as large as the others. What share of $\sum \lVert y - \bar y \rVert^2$ do
-#    they have?
-# 2. The map of all rows explains 95 % of such a block. What does it explain of the rows that are *not* massive: more
-#    than half, a little, or less than nothing?
+# 1. Of 20,000 rows, a hundred are 500 times as large as the others. What share of $\sum \lVert y - \bar y \rVert^2$ is
+#    theirs?
+# 2. The map of all rows explains 95 % of such a block's variance. How much does it explain for the rows that are *not*
+#    massive: more than half, a little, or less than nothing?
 # 3. The block is swapped for that map, and the model breaks. Now the block itself computes the hundred rows, and the
 #    map only the others. Does the model work again?
 # 4. While the model runs, the massive outputs of an early block are set to zero. A much later block is nearly linear.
@@ -70,22 +70,22 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# Trained transformers write outputs hundreds of times the usual size on a few tokens, the first of a sequence above
-# all. The usual explanation is that attention weights must add up to 1: a head that finds nothing to attend to puts
-# them on one token, the attention *sink*, and the large outputs mark it (Sun et al. 2024, "Massive activations in large
-# language models"; Xiao et al. 2024, "Efficient streaming language models with attention sinks"). We call a token row
-# *massive* if its output is beyond ten times the median norm, and all others *ordinary*.
+# Trained transformers write outputs hundreds of times the usual size on a few tokens, above all on the first of a
+# sequence. The usual explanation is that attention weights must add up to 1: a head that finds nothing to attend to
+# puts them on one token, the attention *sink*, and the large outputs mark it (Sun et al. 2024, "Massive activations in
+# large language models"; Xiao et al. 2024, "Efficient streaming language models with attention sinks"). We call a token
+# row *massive* if its output is beyond ten times the median norm, and all others *ordinary*.
 #
-# $R^2_{\mathrm{lin}}$ weighs squares. A row of three hundred medians counts as much as ninety thousand ordinary ones,
-# and what it asks of the map is little: one direction, written wherever the input looks like the first token. A map
-# that does this has an $R^2$ near 1, rank 1, and nothing to say of any other token.
+# $R^2_{\mathrm{lin}}$ weights rows by their squares. A row of three hundred medians counts as much as ninety thousand
+# ordinary ones, and it asks little of the map: one direction, written wherever the input looks like the first token. A
+# map that does this has an $R^2$ near 1 and rank 1, and explains nothing about any other token.
 
 # %% [markdown]
 # ## Method
 #
-# Follow it by hand. Eight ordinary rows on which a line explains nothing: $x = \pm 1$ and $y = \pm 1$, and neither says
-# anything about the other. One massive row with $y = 100$, at $x = 10$. Moments can be subtracted as well as added, so
-# the moments without the massive row are exact, as if it had never been counted.
+# First by hand: eight ordinary rows on which a line explains nothing, with $x = \pm 1$ and $y = \pm 1$ uncorrelated,
+# and one massive row with $y = 100$ at $x = 10$. Moments can be subtracted as well as added, so the moments without the
+# massive row are exact, as if it had never been counted.
 
 # %%
 from howlinear.core.ceilings import r2
@@ -103,11 +103,11 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 # %% [markdown]
 # | what | function of `howlinear.ideas.sinks` |
 # |---|---|
-# | everything about one block, rows and features left out | `measure.look` |
-# | $R^2_{\mathrm{lin}}$ without the $k$ heaviest rows, in the fit as in the score | `measure.rest` |
+# | everything about one block, with rows and features left out | `measure.look` |
+# | $R^2_{\mathrm{lin}}$ without the $k$ heaviest rows, in both fit and score | `measure.rest` |
 # | $R^2$ without the $k$ loudest output features | `measure.r2_without_loudest` |
-# | which tokens and positions, how large, in which direction | `tokens.massive_table`, `token_table` |
-# | which block writes massive outputs, which takes them away | `tokens.flow_table` |
+# | tokens, positions, size and direction of massive rows | `tokens.massive_table`, `token_table` |
+# | which blocks write massive outputs, and which take them away | `tokens.flow_table` |
 # | $R^2_{\mathrm{lin}}$ without the rows beyond a cut, for every cut | `measure.cut_table` |
 # | the rows at position 0 | `measure.first_rows` |
 # | share of rows that carry $R^2$, $(\sum e)^2 / (n \sum e^2)$, $e = \lVert y - \bar y \rVert^2$ | `carrying_share` |
@@ -115,9 +115,9 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 # | what a map costs, five ways | `costs.cost_table` |
 # | what the paper's values predict | `predictions.predictions` |
 #
-# Do the tools find what they are for? We plant a sink in the first model, in two steps, as trained models have them:
+# Do these tools find a sink where there is one? We plant one in the first model, in two steps, as in trained models:
 # one block marks position 0 in two features, and the next adds a large constant to three features there. On all other
-# tokens both blocks are as before.
+# tokens both blocks are unchanged.
 
 # %% tags=["nbval-check-output"]
 from howlinear.files.tables import stack
@@ -165,13 +165,13 @@ print(planted_blocks[shown].astype(float).T.to_string(float_format="{:.2g}".form
 print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_string())
 
 # %% [markdown]
-# The sunk block is the paper's rank-1 regime: high pooled $R^2$, an effective rank of 1, a median feature far below.
+# The sunk block is in the paper's rank-1 regime: high pooled $R^2$, an effective rank of 1, a median feature far below.
 # Without its massive rows, or without position 0, it is the clean block again, and the map of all its rows (`of_all`)
-# is of no use to the ordinary ones. The median feature is hardly changed by the sink, which lies in three features:
-# it is about as straight as the ordinary rows are. `carrying_share` needs no rule for what is massive: if $k$ of $n$
-# rows had all of the variance it would be $k / n$, and 1 if all rows had equal parts.
+# is useless for the ordinary ones. The sink lies in three features, so it hardly changes the median feature, which is
+# about as linear as the ordinary rows. `carrying_share` needs no rule for what is massive: if $k$ of $n$ rows shared
+# all of the variance equally, it would be $k / n$; if all rows did, 1.
 #
-# What does a map in the block's place cost, in nats per token? We try five ways:
+# What does it cost, in nats per token, to put a map in the block's place? We try five ways:
 #
 # - (a) least squares on all rows;
 # - (b) the same map, but the block itself computes the massive rows;
@@ -179,10 +179,10 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # - (d) the same map as in (c), but the block itself computes the massive rows;
 # - (e) least squares on ordinary rows, and one constant at position 0.
 #
-# For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it keeps. That
-# saves nothing, and is done only to see where the cost comes from. (e) needs nothing of the block, and could be used.
-# This model has never learned to need a sink, so (c), which takes the sink away, may even help it; a model trained
-# with a sink needs it.
+# For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it keeps. That saves
+# nothing, and is done only to see where the cost comes from. (e) does not need the block, and could be used in
+# practice. This model has never learned to rely on a sink, so (c), which takes the sink away, may even help it; a model
+# trained with a sink relies on it.
 
 # %% tags=["nbval-check-output"]
 run.record("planted_costs", costs_of_sunk.drop(columns="model"))
@@ -192,10 +192,10 @@ print(costs.worth_table(costs_of_sunk).round(2).to_string())
 # Leaving rows out shows what carries a number. It does not show that one block's massive outputs are *why* a later
 # block has some: for that, they must be changed while the model runs. So we plant a chain whose causes are known. The
 # sunk block writes, as before. The next block answers: where its input looks like that of position 0 behind the sink,
-# it writes a large constant of its own. The block after that writes one at position 0 whatever it reads. If the sunk
-# block's massive outputs are set to zero, the answer must vanish, with $R^2_{\mathrm{lin}}$ back where it was, and the
-# third block must stay nearly as linear as it is. The same intervention on position 0 of the clean model must do
-# nothing.
+# it writes a large constant of its own. The block after that writes such a constant at position 0 whatever its input.
+# If the sunk block's massive outputs are set to zero, the answer must vanish and $R^2_{\mathrm{lin}}$ of the answering
+# block return to its old value, while the third block must stay nearly as linear as it is. The same intervention on
+# position 0 of the clean model must do nothing.
 
 # %% tags=["nbval-check-output"]
 behind = [block for block in numbers if block > planted_block]
@@ -227,7 +227,7 @@ else:
 # %% [markdown]
 # ## Run
 #
-# Every block of every model, from the captures of notebook 01, and a short pass for the rows at position 0.
+# We measure every block of every model from the captures of notebook 01, and the rows at position 0 in a short pass.
 
 # %%
 looks = {}
@@ -249,8 +249,8 @@ none_massive = "No block of this run's models has a massive row."
 run.shown(every[every["massive_rows"] > 0], none_massive)
 
 # %% [markdown]
-# Which rows are massive: how many, which share of them at position 0 (`at_first`), their size in medians, and which
-# share of their energy lies in one direction.
+# Which rows are massive? Their number, the share of them at position 0 (`at_first`), their size in medians, and the
+# share of their energy that lies in one direction:
 
 # %%
 described = tokens.massive_table(looks)
@@ -265,10 +265,10 @@ token_rows = run.record("tokens", tokens.token_table(looks, ids, decode))
 run.shown(token_rows.round(3), none_massive)
 
 # %% [markdown]
-# Which block writes, and which takes away? A block can only take away what was written before it. So its `writer` is
-# the block whose massive outputs are the largest in sum, among those before it that take nothing away. `cosine`
-# compares mean massive outputs with the writer's: where it is near −1, the block takes away what was written.
-# `same_rows` is the share of the block's massive rows that are massive in the writer too.
+# Which block writes massive outputs, and which takes them away? A block can only take away what was written before it.
+# So its `writer` is, among the earlier blocks that take nothing away, the one whose massive outputs have the largest
+# sum. `cosine` compares the block's mean massive output with the writer's: near −1, the block takes away what was
+# written. `same_rows` is the share of the block's massive rows that are massive in the writer too.
 
 # %%
 flow = run.record("flow", tokens.flow_table(looks))
@@ -278,11 +278,10 @@ run.shown(flow.round(2), none_massive)
 # %% [markdown]
 # ## Figure: size and direction
 #
-# **How to read it.** (a) The heaviest output of every block, in medians of that block; above the dotted line rows are
-# massive. (b) Drawn where several blocks of a run have massive rows and a writer, a block before them: the cosine of
-# the mean of these rows with that of the writer's. At the top the block adds to what was written, at the bottom it
-# takes it away, and about 0 it writes in another direction. The first block with massive rows has no writer, and no
-# point.
+# **How to read it.** (a) The heaviest output of every block, in medians of that block; rows above the dotted line are
+# massive. (b) The cosine of a block's mean massive output with its writer's, drawn if several blocks of the run have
+# massive rows and a writer. At the top the block adds to what was written, at the bottom it takes it away, and near 0
+# it writes in another direction. The first block with massive rows has no writer, so it has no point.
 
 # %%
 from howlinear.instrument.massive import MULTIPLE
@@ -294,9 +293,9 @@ plt.show()
 # %% [markdown]
 # ## Figure: R² with and without massive rows
 #
-# **How to read it.** A panel a model, if it has massive rows. Filled: $R^2_{\mathrm{lin}}$ of all rows. Open: of the
-# ordinary rows, with a map of their own. Crosses: the map of *all* rows, scored on the ordinary ones; an arrow where it
-# is far below 0. Where no row is massive the three coincide.
+# **How to read it.** One panel for each model with massive rows. Filled: $R^2_{\mathrm{lin}}$ of all rows. Open: that
+# of the ordinary rows, with their own map. Crosses: the map of *all* rows, scored on the ordinary ones; an arrow where
+# it is far below 0. Where no row is massive, the three coincide.
 
 # %%
 figure = plots.with_and_without(blocks)
@@ -306,12 +305,12 @@ plt.show()
 # %% [markdown]
 # ## Figure: every cut
 #
-# Ten medians is a choice. So here is $R^2_{\mathrm{lin}}$ of every block for a range of cuts.
+# The cut at ten medians is a choice, so here is $R^2_{\mathrm{lin}}$ of every block for a range of cuts.
 #
-# **How to read it.** Upper panels: $R^2_{\mathrm{lin}}$ over depth, fit and score without the rows beyond so many
-# medians, a colour a cut; black: of all rows; diamonds: of all rows but those at position 0. Where the lines lie on one
-# another the cut does not matter; where they fan out $R^2_{\mathrm{lin}}$ depends on it. Lower panels: the effective
-# share of rows that carry $R^2$ (`carrying_share`), which needs no cut.
+# **How to read it.** Upper panels: $R^2_{\mathrm{lin}}$ over depth, fitted and scored without the rows beyond a cut,
+# one colour for each cut; black: all rows; diamonds: all rows except those at position 0. Where the lines coincide, the
+# cut does not matter; where they fan out, $R^2_{\mathrm{lin}}$ depends on it. Lower panels: the effective share of rows
+# that carry $R^2$ (`carrying_share`), which needs no cut.
 
 # %%
 cuts = run.record("cuts", measure.cut_table(looks))
@@ -330,13 +329,13 @@ print(pd.crosstab(blocks["model"], at_cuts.rename("cuts that decide")).to_string
 # ## Figure: tokens or features?
 #
 # **How to read it.** Four ways to leave something out. Thin lines are blocks, and those that rest on massive rows are
-# thicker and numbered at their right ends; lines with markers are the mean over a model's blocks. (a) *Heaviest rows*
-# are left out of fit and score, beyond the last massive one. A curve falls only where nearly all massive rows of its
-# block are gone, since a few that are left outweigh all others (exercise 3). (b)
-# *Rows far out* are those whose inputs have the highest leverage. They are taken from the sampled rows, in the same
-# share as the axis has of all rows; the curves start lower, since they are fitted on the sample. (c) *Loudest
-# features* are the output features of highest variance on train rows. (d) The same, of ordinary rows alone. A block
-# that tokens carry falls in (a) and not in (d); one that features carry falls in (d) and not in (a).
+# thicker and numbered at their right ends; lines with markers are the mean over a model's blocks. (a) The *heaviest
+# rows* are left out of both fit and score, until after the last massive one. A curve falls only once nearly all massive
+# rows of its block are gone, since the few that are left outweigh all others (exercise 3). (b) *Rows far out* are those
+# whose inputs have the highest leverage. They are taken from the sampled rows, as the same share of them as the axis
+# shows of all rows; the curves start lower, since they are fitted on the sample. (c) *Loudest features* are the output
+# features of highest variance on train rows. (d) The same for ordinary rows alone. A block carried by tokens falls in
+# (a) and not in (d); a block carried by features falls in (d) and not in (a).
 
 # %%
 curves = measure.left_out_table(looks)
@@ -346,8 +345,8 @@ run.figure(figure, "left_out")
 plt.show()
 
 # %% [markdown]
-# What carries each block, in numbers: *tokens* if $R^2_{\mathrm{lin}}$ changes by 0.1 or more without the massive
-# rows, *features* if that of the ordinary rows falls by as much without the loudest features, *both*, or *neither*.
+# What carries each block, in numbers: *tokens* if $R^2_{\mathrm{lin}}$ changes by 0.1 or more without the massive rows,
+# *features* if $R^2$ of the ordinary rows falls by as much without the loudest features, *both*, or *neither*.
 
 # %% tags=["nbval-check-output"]
 carried = blocks.groupby("model", sort=False)["carried_by"].value_counts().unstack(fill_value=0)
@@ -355,8 +354,8 @@ print(carried.rename_axis(columns=None).to_string())
 
 # %% [markdown]
 # How much of the profile's shape is left without massive rows? The table has the spread over depth, the largest step
-# between neighbours, and the blocks of the rank-1 regime (effective rank below 2, the median feature's $R^2$ at least
-# 0.25 below the pooled one), of all rows and of ordinary ones.
+# between neighbours, and the number of blocks in the rank-1 regime (effective rank below 2, the median feature's $R^2$
+# at least 0.25 below the pooled one), for all rows and for ordinary ones.
 
 # %% tags=["nbval-check-output"]
 depth = measure.depth_table(blocks)
@@ -367,18 +366,18 @@ print(depth.astype(float).round(2).T.to_string())
 #
 # Now the massive outputs of the block that writes most are changed while the model runs: set to zero or to the mean of
 # the ordinary ones, halved, doubled, or exchanged with the outputs half a sequence further on. A BOS in front of each
-# sequence, and sequences of other lengths, change which token is the first. All that comes after is measured on the
-# same rows in the same document folds: $R^2_{\mathrm{lin}}$ of all rows, that of the rows which are ordinary before
-# and after, and the loss.
+# sequence, and sequences of other lengths, change which token is the first. On the same rows, in the same document
+# folds, we then measure $R^2_{\mathrm{lin}}$ of all rows, that of the rows that are ordinary both before and after, and
+# the loss.
 #
-# Taking a sink away also damages the model, and damage alone may bend or straighten a block. The control is as much
-# damage elsewhere: noise on the writer's *ordinary* outputs, of a size at which the loss rises by as much. A change
-# that zeros bring and the noise does not is due to the sink. Where the loss does not surely rise, as with a planted
+# Taking a sink away also damages the model, and damage alone may bend or straighten a block. The control is equal
+# damage elsewhere: noise on the writer's *ordinary* outputs, of a size that raises the loss by as much. A change that
+# comes with the zeros and not with the noise is due to the sink. Where the loss does not surely rise, as with a planted
 # sink that no other block relies on, or where a model has no loss, there is no damage to match and no control.
 #
-# **How to read it.** A row of panels a model, the planted chain first. Left: $R^2_{\mathrm{lin}}$ of the blocks behind
-# the writer. Middle: by how much that of the ordinary rows changes, paired. Right: the block behind the writer that
-# rests most on massive rows, under every intervention.
+# **How to read it.** One row of panels for each model, the planted chain first. Left: $R^2_{\mathrm{lin}}$ of the
+# blocks behind the writer. Middle: the paired change of $R^2_{\mathrm{lin}}$ of the ordinary rows. Right: the block
+# behind the writer that rests most on massive rows, under every intervention.
 
 # %%
 writers = flow[flow["role"] == "writes most"].set_index("model")["block"].to_dict()
@@ -401,9 +400,9 @@ run.figure(figure, "interventions")
 plt.show()
 
 # %% [markdown]
-# In numbers, the planted chain with the others: `rise` is that of the loss, in nats per token, `noise` the size of the
-# noise in median norms; `change_ordinary` is the mean over later blocks, and `straighter` and `more_bent` count those
-# in which that change is surely above or below 0.
+# In numbers, with the planted chain: `rise` is the rise of the loss in nats per token, `noise` the size of the noise in
+# median norms, `change_ordinary` the mean change over later blocks; `straighter` and `more_bent` count the later blocks
+# where the interval of that change lies above or below 0.
 
 # %%
 arms = ["loss", "rise", "noise", "later_blocks", "change_ordinary", "straighter", "more_bent"]
@@ -412,9 +411,9 @@ run.folded("every block", pd.concat([shown_chain, effects]).set_index(["model", 
 every_arm.set_index(["model", "writer", "intervention"])[arms].infer_objects().dropna(axis=1, how="all").round(3)
 
 # %% [markdown]
-# The block that writes most may only add to what an earlier one began: then to silence it leaves the massive rows of
-# the stream in place. So where its massive rows are massive in an earlier block already, that block is silenced too,
-# with noise that costs as much beside it, and the blocks behind it that rest on massive rows are measured.
+# The block that writes most may only add to what an earlier block began; silencing it then leaves the massive rows of
+# the stream in place. So where its massive rows are already massive in an earlier block, that block is silenced too,
+# with noise of equal cost as the control, and the blocks behind it that rest on massive rows are measured.
 
 # %%
 begins = tokens.earlier_writers(flow)
@@ -437,10 +436,10 @@ run.shown(
 # ## Figure: what a map costs
 #
 # **How to read it.** Each line is a block, swapped alone, with its number at both ends; filled marks are blocks with
-# massive rows, open ones a few blocks without, for comparison. Up: by how much the loss per token rises on held-out
-# text, on a logarithmic scale.
+# massive rows, open ones a few blocks without, for comparison. The vertical axis is the rise of the loss per token on
+# held-out text, on a logarithmic scale.
 #
-# The five ways (a) to (e) are those of the planted sink. Without massive rows (b), (c) and (d) are (a).
+# The five ways (a) to (e) are those tried on the planted sink. Without massive rows, (b), (c) and (d) equal (a).
 
 # %%
 chosen = costs.chosen_blocks(blocks, swapped, others)
@@ -456,16 +455,16 @@ run.figure(figure, "costs")
 plt.show()
 
 # %% [markdown]
-# In numbers, nats per token; `mended` is the share of the cost of map (a) that map (d) saves. A model that predicts no
-# next token has no cost; if there is one, it is named.
+# In nats per token; `mended` is the share of the cost of map (a) that map (d) saves. Models that predict no next token
+# have no cost, and are named first.
 
 # %%
 print(costs.without_costs(run.models, swap_costs))
 costs.worth_table(swap_costs).dropna(axis=1, how="all").round(3)
 
 # %% [markdown]
-# And where the cost arises: in what is predicted from position 0 (`nats_first`) or from any later position
-# (`nats_later`); and the cost in perplexity (`delta`). Shown are medians over the blocks; the folded table has every
+# Where does the cost arise: in what is predicted from position 0 (`nats_first`) or from any later position
+# (`nats_later`)? `delta` is the cost in perplexity. The table shows medians over the blocks; the folded one has every
 # map of every block with its 95 % interval.
 
 # %%
@@ -476,7 +475,7 @@ swap_costs.groupby("kind", sort=False)[arises[:3]].median().round(3)
 # %% [markdown]
 # ## Predictions for the paper's models
 #
-# Three numbers that the paper publishes of each of its 36 blocks would show a sink: pooled $R^2$ of 0.6 or more, a
+# Three numbers that the paper publishes for each of its 36 blocks would show a sink: pooled $R^2$ of 0.6 or more, a
 # median feature lower by 0.15 or more, and a map of at most ten directions that reaches 90 % of the pooled $R^2$. Where
 # all three agree we predict that $R^2_{\mathrm{lin}}$ of ordinary rows is lower than that of all rows by more than 0.1,
 # and elsewhere that it is not. The rule was written down before any of the three models could be run here.
@@ -505,7 +504,7 @@ run.save(settings=settings | {"cuts": list(measure.CUTS), "deciding_fall": predi
 run.conclusion()
 
 # %% [markdown]
-# Ours beside the paper's:
+# Our numbers next to the paper's:
 
 # %%
 from howlinear.files.published import load_published
@@ -534,14 +533,14 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordinary rows"]).set_index("claim")
 
 # %% [markdown]
-# - A hundred rows of 500 medians have squares of $100 \cdot 500^2$ together, the nearly $20{,}000$ others of about 1
-#   each. So nearly all of the variance is that of the hundred, and the map is fitted to them.
-# - It is the *fit* that a few rows spoil for all others; once they are left out of it, their own place can be taken by
-#   a constant.
-# - What one block writes for a token can be why a much later one looks linear. Leaving rows out shows that they carry a
-#   number; only changing them while the model runs, beside as much damage elsewhere, shows that they are its cause.
-# - A high $R^2_{\mathrm{lin}}$ is a statement about squares. Report it beside that of the ordinary rows, and say at
-#   which cuts the two differ.
+# - The squares of a hundred rows of 500 medians add up to $100 \cdot 500^2$; the nearly $20{,}000$ others have about 1
+#   each. So nearly all of the variance lies in the hundred rows, and the map is fitted to them.
+# - A few rows spoil the *fit* for all others. Once they are left out of the fit, a constant can stand in for them.
+# - What one block writes for a token can be the reason why a much later block looks linear. Leaving rows out shows that
+#   they carry a number; only changing them while the model runs, with equal damage elsewhere as a control, shows that
+#   they are its cause.
+# - A high $R^2_{\mathrm{lin}}$ is a statement about squares. Report it together with that of the ordinary rows, and say
+#   at which cuts the two differ.
 
 # %% [markdown]
 # ## Test yourself
@@ -556,17 +555,17 @@ run.questions()
 #
 # Solutions are in `solutions/12_sinks.py`; try first. Each cell checks your answer when you fill it in.
 #
-# **1 (warm-up).** Sequences have $L$ tokens; the first is a sink, all of one vector, which the map follows without
-# error. The ordinary rows have mean 0 and norm 1, and the map explains nothing of them. How large must the sink be, in
-# these norms, for $R^2_{\mathrm{lin}} = r$?
+# **1 (warm-up).** Sequences have $L$ tokens. The first is a sink, with the same output in every sequence, which the map
+# predicts without error. The ordinary rows have mean 0 and norm 1, and the map explains none of their variance. How
+# large must the norm of the sink be for $R^2_{\mathrm{lin}} = r$?
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the mean of all rows is $1/L$ of the sink. About it, the sinks' own variance is
-# $\frac1L (1 - \frac1L)\, s^2$ a row.
+# Step 1: the mean of all rows is $1/L$ of the sink. The sinks' own variance about it is $\frac1L (1 - \frac1L)\, s^2$
+# per row.
 #
-# Step 2: the ordinary rows add $1 - \frac1L$ a row, and the map explains nothing of that. Write $r$ as the share of the
-# first in both, and solve for $s$.
+# Step 2: the ordinary rows add $1 - \frac1L$ per row, of which the map explains nothing. Write $r$ as the sinks' share
+# of the total, and solve for $s$.
 #
 # </details>
 
@@ -584,13 +583,13 @@ if sink_size is not None:
     print(f"right: {sink_size(128, 0.9):.0f} norms for 0.9 of 128 tokens, {sink_size(1024, 0.9):.0f} of 1,024")
 
 # %% [markdown]
-# **2 (medium).** Write `elsewhere`: $R^2$ on the *ordinary held-out* rows of a block, of the map of *all train* rows.
+# **2 (medium).** Write `elsewhere`: $R^2$ of the map of *all train* rows of a block on its *ordinary held-out* rows.
 # Use moments alone.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `sum(block.train)` are the moments of all train rows, and `fit` of `howlinear.core.ceilings` makes a map of
-# them.
+# Step 1: `sum(block.train)` gives the moments of all train rows, and `fit` of `howlinear.core.ceilings` turns them into
+# a map.
 #
 # Step 2: `block.ordinary()` is the same block without its massive rows, and `r2(map, moments)` scores a map.
 #
@@ -607,16 +606,16 @@ if elsewhere is not None:
     print(f"right: {elsewhere(sunk):.0f} where there are sinks, {elsewhere(clean):.2f} where there are none")
 
 # %% [markdown]
-# **3 (medium).** How many of the heaviest rows of the sunk block must be left out, at the least, until
-# $R^2_{\mathrm{lin}}$ is within 0.1 of that of its ordinary rows? Guess first: half of the sinks, or nearly all?
+# **3 (medium).** At least how many of the heaviest rows of the sunk block must be left out until $R^2_{\mathrm{lin}}$
+# is within 0.1 of that of its ordinary rows? Guess first: half of the sinks, or nearly all?
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `rest(sunk, count, of_all)` is the block without so many of its heaviest rows; the map of all rows, which it
-# asks for, is `planted_looks["sunk", planted_block].solved.ceiling.map`.
+# Step 1: `rest(sunk, count, of_all)` is the block without its `count` heaviest rows; `of_all`, the map of all rows, is
+# `planted_looks["sunk", planted_block].solved.ceiling.map`.
 #
-# Step 2: its `.r2` is to come within 0.1 of `planted_looks["sunk", planted_block].solved.ordinary.r2`. Let the count
-# grow from 0.
+# Step 2: its `.r2` must come within 0.1 of `planted_looks["sunk", planted_block].solved.ordinary.r2`. Increase the
+# count from 0.
 #
 # </details>
 
@@ -631,13 +630,13 @@ if enough is not None:
     print(f"right: {enough} of {solved.massive_rows}, as a few sinks outweigh all ordinary rows")
 
 # %% [markdown]
-# **4 (harder).** Plant a loud *feature*: write a change of the block's output, on all tokens alike, after which it has
-# no massive row, $R^2_{\mathrm{lin}}$ above 0.9, an effective rank below 2, and `carried_by` says "features".
+# **4 (harder).** Plant a loud *feature*: write a change of the block's output, the same on all tokens, after which it
+# has no massive row, $R^2_{\mathrm{lin}}$ above 0.9, an effective rank below 2, and "features" as its `carried_by`.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: what must follow from $x$ along a line is best one input, times a number. Write it into one feature of a copy
-# of $y$, on every token, so that the median norm grows with the rows.
+# Step 1: the feature must be linear in $x$, so take one input times a number. Write it into one feature of a copy of
+# $y$, on every token, so that the median norm grows with the rows.
 #
 # Step 2: the number must be many times as large as the norm of an ordinary output, so that this feature has nearly all
 # of the variance.
@@ -666,12 +665,12 @@ if change is not None:
 # <details><summary>Hint</summary>
 #
 # Step 1: a line can be wrong in its slope or in where it lies. `sum(sunk.ordinary().test)` has a `mean_x` and a
-# `mean_y`: how far from the second does her map bring the first?
+# `mean_y`: how far from the second does her map take the first?
 #
-# Step 2: a least-squares line runs through the two means of the rows that it was fitted to. Of which rows are her
-# slope, and her means?
+# Step 2: a least-squares line runs through the two means of the rows that it was fitted to. Which rows do her slope and
+# her means come from?
 #
-# Step 3: `fit` of `howlinear.core.ceilings` makes a slope and an offset of one and the same moments.
+# Step 3: `fit` of `howlinear.core.ceilings` computes slope and offset from the same moments.
 #
 # </details>
 

@@ -35,8 +35,8 @@ first, first_model = next(iter(models.items()))
 ours = named_protocol("ours", run.seq_len)
 
 # %% [markdown]
-# **1.** What is left is 0.20 of its own rows and 0.45 of others; their geometric mean is $\sqrt{0.09} = 0.30$, so $R^2$
-# tends to 0.70. The held-out score misses 0.15 of that 0.70, more than a fifth.
+# **1.** The unexplained shares are 0.20 on train rows and 0.45 on held-out rows; their geometric mean is
+# $\sqrt{0.09} = 0.30$, so $R^2$ tends to 0.70. The held-out score misses 0.15 of that 0.70, more than a fifth.
 
 # %%
 tends_to = 1 - (0.20 * 0.45) ** 0.5
@@ -44,8 +44,8 @@ assert abs(tends_to - limits.limit(0.80, 0.55)) < 1e-9
 print("missed:", round((tends_to - 0.55) / tends_to, 2), "of the limit")
 
 # %% [markdown]
-# **2.** In each protocol count the choices that differ from ours; here in a smaller multiverse than the notebook's, of
-# the first model alone and with sequences of one length.
+# **2.** For each protocol, count the choices that differ from ours. The multiverse here is smaller than the notebook's:
+# only the first model, and sequences of one length.
 
 # %%
 text = first_documents(run.corpus(run.corpora[0], first_model), 500, run.seed)
@@ -61,8 +61,8 @@ print(f"{highest:.2f}, under ours {of_first.loc[differing == 0, 'mean'].item():.
 
 # %% [markdown]
 # **3.** Draw the planted documents again, take the optimism of every draw, and compare its mean with $p/n$. Inputs and
-# noise both share half of their variance within a document, so the product that the fit's error is made of shares a
-# quarter: four rows together vary like $1 + 3 \cdot \tfrac14 = 1.75$ times one.
+# noise both share half of their variance within a document, so their product, which makes the fit's error, shares a
+# quarter: four rows together have $1 + 3 \cdot \tfrac14 = 1.75$ times the variance of independent ones.
 
 # %%
 generator = torch.Generator().manual_seed(0)

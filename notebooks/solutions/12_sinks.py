@@ -46,9 +46,9 @@ planted_looks = {
 }
 
 # %% [markdown]
-# **1.** Of $L$ rows one is $s$ times as large as the others. About the mean of all, it explains
-# $\frac1L (1 - \frac1L)\, s^2$ a row, and $1 - \frac1L$ a row is left. The share $r$ of the first in both is
-# $s^2 / (s^2 + L)$, so $s = \sqrt{L\,r / (1 - r)}$: the square root of the sequence's length, three times for
+# **1.** One of $L$ rows is $s$ times as large as the others. About the mean of all rows, the map explains
+# $\frac1L (1 - \frac1L)\, s^2$ per row, and $1 - \frac1L$ per row is left. The explained share is
+# $r = s^2 / (s^2 + L)$, so $s = \sqrt{L\,r / (1 - r)}$: the square root of the sequence length, times three for
 # $r = 0.9$.
 
 
@@ -69,8 +69,8 @@ assert abs(float(spread[0] / spread.sum()) - r) < 1e-9
 print(f"L = 128, r = 0.9: {sink_size(128, 0.9):.0f}")
 
 # %% [markdown]
-# **2.** The map of all train rows, the ordinary held-out rows. It is far below 0: on an ordinary row the map still
-# writes a part of the sink, wherever the input looks a little like that of the first token.
+# **2.** Score the map of all train rows on the ordinary held-out rows. $R^2$ is far below 0: on an ordinary row the map
+# still writes part of the sink, wherever the input looks a little like that of the first token.
 
 
 # %%
@@ -95,8 +95,8 @@ assert enough > 0.8 * seen.solved.massive_rows
 print(f"{enough} of {seen.solved.massive_rows}")
 
 # %% [markdown]
-# **4.** One feature, loud and straight: a multiple of one input, on every token. No row is massive, since all rows grow
-# alike, and the median norm with them.
+# **4.** One loud, linear feature: a multiple of one input, on every token. No row is massive, since all rows grow alike
+# and the median norm grows with them.
 
 
 # %%
@@ -116,9 +116,9 @@ assert seen.carried_by == "features"
 print(f"R² {seen.solved.ceiling.r2:.2f}, and {seen.loud.r2:.2f} without the loudest features")
 
 # %% [markdown]
-# **5.** The slope is of ordinary rows, but the means that the map goes through are of all rows, and one sink of 300
-# medians in 128 rows moves the mean of the outputs by more than two medians. So the map is off by a constant on every
-# ordinary token. A least-squares map goes through the means of the rows that it was fitted on; `fit` sees to it.
+# **5.** The slope comes from ordinary rows, but the map goes through the means of all rows, and one sink of 300 medians
+# in 128 rows moves the mean of the outputs by more than two medians. So the map is off by a constant on every ordinary
+# token. A least-squares map goes through the means of the rows that it was fitted on; `fit` ensures this.
 
 
 # %%
