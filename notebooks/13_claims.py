@@ -11,18 +11,18 @@
 # %% [markdown]
 # # 13 · What of the paper holds here?
 #
-# **Question.** The paper's findings, section by section, what would falsify its main one, a claim of the press, and
-# some of our own. Which of them do the numbers of notebooks 02 to 12 bear out on the models of this run, and which do
-# they leave open?
+# **Question.** Which claims do the numbers of notebooks 02 to 12 support on the models of this run, and which do they
+# leave open? The claims are the paper's findings, section by section, what would falsify its main finding, one claim of
+# the press, and some of our own.
 #
-# **You need** notebook 02; the others are where the numbers come from. **You learn** to turn a sentence into a
-# statistic, an interval and a threshold, and to judge it by them. **Time** 15 minutes to read, 1 to run.
+# **You need** notebook 02; the numbers come from the others. **You learn** to turn a sentence into a statistic, an
+# interval and a threshold, and to judge it by them. **Time** 15 minutes to read, 1 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold under which the verdicts are taken once more
+factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold at which the verdicts are taken again
 
 # %%
 from howlinear.ideas.claims import claim, ledger, numbers, published
@@ -36,7 +36,7 @@ print("the ledger's fingerprint:", claim.fingerprint()[:12])
 # %% [markdown]
 # ## Predict first
 #
-# Here is what is claimed. Before you look on: which of these will come out *holds here* (write ✓), *does not hold here*
+# These are the claims. Before you read on: which of them will come out as *holds here* (write ✓), *does not hold here*
 # (✗) or *mixed* (~) on the first model of this run? Fill in as many as you like; the run will count your hits.
 
 # %%
@@ -46,7 +46,7 @@ for each in stated:
     print(textwrap.fill(f"{each.section} {each.id}: {each.sentence}", 110, subsequent_indent="    "))
 
 # %%
-guesses = {}  # such as {"heterogeneous": "✓", "compression": "~"}
+guesses = {}  # for example {"heterogeneous": "✓", "compression": "~"}
 
 # %% [markdown]
 # ## The answer
@@ -59,30 +59,30 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# "It holds" is easily typed. So nobody types it here. A claim is turned into a question with a number for an answer
-# (*how far apart are the highest and the lowest block?*), that number has a 95 % interval, and beside the claim stands
-# a threshold with its reason. Then there are five cases and no sixth, model by model:
+# "It holds" is easily typed. So nobody types it here. A claim becomes a question whose answer is a number (*how far
+# apart are the highest and the lowest block?*) with a 95 % interval, and every claim has a threshold with a reason. For
+# each model there are then exactly five cases:
 #
 # - the whole interval lies beyond the threshold on the claim's side: **holds here** (✓);
 # - the whole interval lies on the other side: **does not hold here** (✗);
-# - it straddles: **mixed** (~); the data cannot tell, which is not the same as *no*;
-# - the results cannot speak to it, by a stated rule: **not testable here** (–);
-# - a search finds little, and misses what is planted in the same model as well: **no power here** (?).
+# - the interval contains the threshold: **mixed** (~); the data cannot decide, which is not the same as *no*;
+# - by a stated rule, the results say nothing about the claim: **not testable here** (–);
+# - a search finds little, but also misses what is planted in the same model: **no power here** (?).
 #
-# The word *here* matters: other models can neither reproduce nor refute what is said of GPT-2. Over several models the
-# verdict is theirs if all agree, else mixed; a claim that something *can* be so holds if it does in one model.
+# The word *here* matters: other models can neither reproduce nor refute what is said of GPT-2. Over several models, the
+# verdict is mixed unless all agree; a claim that something *can* be the case holds if it holds in one model.
 #
 # "$r \approx 0$" needs care. An interval that contains 0 shows nothing if it is wide. To show *no relation*, the whole
 # interval must fit inside a band around 0: a test of equivalence, with the burden of proof where it belongs.
 #
 # The threshold is where judgement enters: "widely", "little", "about the same" are words. Two things keep it honest.
-# The paper must pass its own ledger: by **the same statistic on the paper's own numbers**, and the same rule for
-# several models, every finding that they speak to holds; if one does not, we have misread the paper there, and a test
-# refuses the row. And the file of claims was settled before any but the embedded models were run: its fingerprint
-# goes into the results, so that a change of the file shows.
+# First, the paper must pass its own ledger: with **the same statistic on the paper's own numbers**, and the same rule
+# for several models, every finding that these numbers test must hold; if one does not, we have misread the paper, and a
+# test rejects the row. Second, the file of claims was fixed before any but the embedded models were run: its
+# fingerprint is stored with the results, so any change of the file shows.
 #
 # The last rows are claims of our own, about massive rows (notebook 12). They were stated after the public and the
-# embedded models had been measured, so a ✓ of these models is no test of them; one of the paper's models will be.
+# embedded models had been measured, so a ✓ on these models does not test them; a verdict on the paper's models will.
 
 # %% [markdown]
 # ## Method
@@ -91,20 +91,20 @@ run.answer()
 # |---|---|---|
 # | a claim as data | sentence, statistic, threshold, direction, reason; a verdict is refused | `claim.parse` |
 # | its number | from one notebook's recorded results, with its interval | `numbers.STATISTICS` |
-# | the paper's own | the same, of what the paper publishes | `published.as_results`, `own_verdict` |
+# | the paper's own | the same from what the paper publishes | `published.as_results`, `own_verdict` |
 # | one verdict | above: ✓ if low > t, ✗ if high < t; below: the reverse; within: ✓ inside ± t | `claim.verdict` |
 # | the largest of $m$ | every interval at $1 - 0.05/m$ first (Bonferroni) | `contrasts.extreme` |
-# | the ledger | all claims on a folder of results, a row a model of a claim | `ledger.evaluate` |
+# | the ledger | all claims on a folder of results, a row for each claim and model | `ledger.evaluate` |
 #
-# Where a result holds intervals block by block, a contrast of two blocks takes the worst of both: $r_j - r_i$ runs from
-# $\mathrm{low}_j - \mathrm{high}_i$ to $\mathrm{high}_j - \mathrm{low}_i$. That is wider than necessary, which makes up
-# for having picked the largest contrast of many. Two profiles are compared by their **mean distance**
-# $\tfrac1B \sum_b |r_b - r'_b|$, one yardstick with one threshold for both *the same* and *sharply different*: no two
-# curves can be both. Noise only ever adds to a distance.
+# Where a result has one interval per block, a contrast of two blocks takes the worst case of both: $r_j - r_i$ runs
+# from $\mathrm{low}_j - \mathrm{high}_i$ to $\mathrm{high}_j - \mathrm{low}_i$. This is wider than necessary, which
+# makes up for picking the largest of many contrasts. Two profiles are compared by their **mean distance**
+# $\tfrac1B \sum_b |r_b - r'_b|$, one measure with one threshold for both *the same* and *sharply different*: no two
+# curves can be both. On average, noise only adds to a distance.
 #
-# A missing file makes a claim untestable, and so does a measure that this run did not take, or a model without the kind
-# of block that a claim is about. A file that lacks what every run has is an error instead: a ledger that drops rows in
-# silence would be worse than none.
+# A claim is untestable if a file is missing, if the run did not take the measure, or if the model has no block of the
+# kind that the claim is about. A file that lacks what every run has is an error instead: a ledger that silently drops
+# rows would be worse than no ledger.
 
 # %%
 examples = {"clear": (0.31, 0.42), "the other side": (0.05, 0.12), "in doubt": (0.19, 0.33)}
@@ -113,8 +113,8 @@ for name, (low, high) in examples.items():
 print(f"a wide interval round 0: [-0.6, 0.6] within ± 0.4 → {claim.verdict(-0.6, 0.6, 0.4, 'within')}")
 
 # %% [markdown]
-# And one claim followed from end to end, on a made-up model of three blocks. Its statistic is *highest block − lowest
-# block*: here block 0 less block 1, with an interval from 0.80 − 0.45 to 0.90 − 0.35.
+# Now one claim from end to end, on a made-up model of three blocks. Its statistic is *highest block − lowest block*:
+# here block 0 minus block 1, with an interval from 0.80 − 0.45 to 0.90 − 0.35.
 
 # %%
 import pandas as pd
@@ -128,7 +128,7 @@ reading = numbers.STATISTICS[heterogeneous.statistic](made_up)["made up"]
 print(heterogeneous.question, heterogeneous.show(reading.estimate), "→", heterogeneous.verdict(reading.estimate))
 
 # %% [markdown]
-# First the paper, by its own ledger: no finding of its own may fail there.
+# First we judge the paper by its own ledger, in which none of its findings may fail.
 
 # %% tags=["nbval-check-output"]
 paper = run.record("paper", ledger.paper_numbers(stated))
@@ -140,9 +140,9 @@ print("that it publishes no number for:", [name for name, each in own.items() if
 # %% [markdown]
 # ## Run
 #
-# One call judges every claim on the recorded results of this run profile: a row a model of a claim, with the number,
-# its interval, which block it is of and the verdict. Where a number can be had without the first and the last block,
-# it stands beside it (`inner`); it decides nothing.
+# One call judges every claim on the recorded results of this run profile: one row for each claim and model, with the
+# number, its interval, the block it belongs to and the verdict. Where the number can also be computed without the first
+# and the last block, that value is given as `inner`; it does not affect the verdict.
 
 # %%
 found = ledger.evaluate(run.results, stated)
@@ -151,8 +151,8 @@ other_texts = run.record("other_texts", ledger.evaluate_other_texts(run.results,
 verdicts[["claim", "model", "verdict", "value", "value_low", "value_high"]].head(8)
 
 # %% [markdown]
-# The same in a table, a row for each claim, a column for each model; *together* is for claims about two models or the
-# twins, and for those that cannot be tested on any model here.
+# The same as a table, with a row for each claim and a column for each model; *together* is for claims about two models
+# or the twins, and for claims that cannot be tested on any model here.
 
 # %%
 pd.set_option("display.max_colwidth", None)
@@ -162,13 +162,13 @@ board
 # %% [markdown]
 # ## Figure: the board
 #
-# **How to read it.** A strip is a claim. Its threshold is in the middle, and to the right lies the side on which the
-# claim holds, whether that is above or below: an interval wholly at the right is ✓ (blue), wholly at the left ✗
-# (orange), one across the middle ~ (olive). A shape is a model. An open mark is a ✓ that is lost without the two end
-# blocks, a pale one rests on a search without power. Rings are the paper's own numbers; where it says that something
-# *can* be so, one of them at the right is enough. Each strip is scaled to what is furthest out on it, so lengths are
-# compared within a strip alone. At the right stand what is asked and the paper's section; for the rows that would
-# *falsify*, the left is what the paper hopes for.
+# **How to read it.** Each strip is a claim, with its threshold in the middle. The claim holds on the right, whether
+# that means above or below the threshold: an interval wholly on the right is ✓ (blue), wholly on the left ✗ (orange),
+# across the middle ~ (olive). Each shape is a model. An open mark is a ✓ that is lost without the two end blocks; a
+# pale one rests on a search without power. Rings are the paper's own numbers; where it says that something *can* be the
+# case, one ring on the right is enough. Each strip has its own scale, set by its outermost mark, so compare lengths
+# only within a strip. The labels on the right are the question and the paper's section; in the rows that would
+# *falsify*, the paper hopes for the left.
 
 # %%
 import matplotlib.pyplot as plt
@@ -182,11 +182,11 @@ plt.show()
 # %% [markdown]
 # ## Which verdicts hang on a threshold?
 #
-# Here every threshold is multiplied by a factor, with the numbers as they are; a mark is a model, in the order of the
-# board. A row that is ✓ or ✗ under every factor does not depend on its threshold; one that is ~ throughout stays
-# undecided. A row that changes near 1 depends on what the word in the claim is taken to mean. In two cases the outcome
-# is forced: a threshold of 0 does not move, and one that a factor takes beyond ±1, for an $r$, an $R^2$ or a share,
-# decides the row by itself.
+# Here every threshold is multiplied by a factor while the numbers stay as they are; each mark is a model, in the order
+# of the board. A row that is ✓ or ✗ under every factor does not depend on its threshold; a row that is ~ throughout
+# stays undecided. A row that changes near 1 depends on how the wording of the claim is read. In two cases the outcome
+# is forced: a threshold of 0 does not move, and a threshold that a factor takes beyond ±1, for an $r$, an $R^2$ or a
+# share, decides the row by itself.
 
 # %% tags=["nbval-check-output"]
 thresholds = run.record("thresholds", ledger.move_thresholds(found, stated, factors))
@@ -215,26 +215,26 @@ hits = [name for name, guess in guesses.items() if mine.get(name, "–") == gues
 print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
 
 # %% [markdown]
-# - A verdict is about *these* models. A claim about GPT-2 that small models do not bear out is not refuted: run
-#   profile `paper`, and the same rules judge the paper's own models.
-# - *ill-conditioned*: the reason for its threshold is wrong, and stays as it was settled. Gradient descent needs about
-#   as many steps as the *square* of the condition number (notebook 07), so the rule leaves out blocks that it should
-#   ask.
-# - That $R^2_{\mathrm{lin}}$ and the cost of a swap come apart is the paper's own finding (*dissociation*,
-#   *linear-and-dear*), and so is that a nearly linear block may be costly. Only whether the same pattern shows is ours
-#   to check here.
-# - *gain-not-residual* is judged as the paper judges it, over all blocks. Beside it stands $r$ without the two end
-#   blocks: where the two differ, a block or two make the correlation, here and in the paper's own GPT-2.
+# - A verdict is about *these* models. A claim about GPT-2 that small models do not support is not refuted: with run
+#   profile `paper`, the same rules judge the paper's own models.
+# - *ill-conditioned*: the reason given for its threshold is wrong, but stays as it was fixed. Gradient descent needs
+#   about as many steps as the *square* of the condition number (notebook 07), so the rule leaves out blocks that it
+#   should count.
+# - The paper itself finds that $R^2_{\mathrm{lin}}$ and the cost of a swap come apart (*dissociation*,
+#   *linear-and-dear*), and that a nearly linear block may be costly. We only check whether the same pattern appears
+#   here.
+# - *gain-not-residual* is judged as the paper judges it, over all blocks. The results also have $r$ without the two end
+#   blocks: where the two differ, one or two blocks make the correlation, both here and in the paper's own GPT-2.
 # - Verdicts of ✓ need not be independent. *heterogeneous*, *adjacent*, *non-monotone* and *text-same-shape* can all be
-#   read off one fact, that the first and the last block differ from the others. Where so, the answer above says
-#   so, and what the same rule gives without these two.
-# - *text-same-shape* and *text-small-shift* speak of the texts that were tried. The answer above names them, and where
-#   the same models read other texts as well (the embedded ones: prose) it says what came of that.
-# - The falsifiers are judged like all else. *falsifier-twins* asks models that share all but the text that they were
-#   trained on, and measures them against twins that share all but the seed.
-# - The interval of a correlation takes the blocks of a model as independent. Neighbouring blocks are alike, and a first
-#   block may lie far out, so it is too narrow: the book's page on intervals says how much.
-# - Of so many intervals at 95 %, not *all* will contain the truth. Exercise 2 asks which verdicts remain if they must.
+#   read off one fact, that the first and the last block differ from the others. Where this is so, the answer above says
+#   it, and gives the verdict of the same rule without these two blocks.
+# - *text-same-shape* and *text-small-shift* are about the texts that were tried. The answer above names them and, where
+#   the same models also read other texts (the embedded ones read prose), gives the verdicts on those.
+# - The falsifiers are judged like all other claims. *falsifier-twins* compares models that share all but their training
+#   text, relative to twins that share all but the seed.
+# - The interval of a correlation treats the blocks of a model as independent. Neighbouring blocks are alike, and a
+#   first block may lie far out, so it is too narrow: the book's page on intervals says by how much.
+# - With so many 95 % intervals, not *all* will contain the truth. Exercise 2 asks which verdicts remain if all must.
 
 # %% [markdown]
 # ## Test yourself
@@ -257,9 +257,9 @@ run.questions()
 # Step 1: `small` has a row for each model, with `value`, `value_low` and `value_high`. The claim is that a number lies
 # *below* a threshold, and it holds where the whole interval does. Which end decides?
 #
-# Step 2: it is to hold in every model. Which model has the last word?
+# Step 2: the claim must hold in every model. Which model decides?
 #
-# Step 3: that end must still be cleared after rounding to two decimals. `holds_at(…)` tells whether it is, and whether
+# Step 3: that end must still be cleared after rounding to two decimals. `holds_at(…)` checks whether it is, and whether
 # 0.01 less would do as well.
 #
 # </details>
@@ -282,8 +282,8 @@ if generous is not None:
     print(f"right: {generous}: the highest upper end decides")
 
 # %% [markdown]
-# **2 (medium).** With $m$ verdicts, intervals at $1 - 0.05/m$ hold *all* truths with 95 % (Bonferroni). Take errors as
-# normal and stretch every interval accordingly: by which factor? Which verdicts, of which models, turn mixed?
+# **2 (medium).** With $m$ verdicts, intervals at $1 - 0.05/m$ contain *all* true values with 95 % (Bonferroni). Assume
+# normal errors and stretch every interval accordingly: by which factor? Which verdicts, in which models, turn mixed?
 #
 # <details><summary>Hint</summary>
 #
@@ -324,8 +324,8 @@ if turned is not None:
     print(f"right: {len(turned)} of {count} verdicts turn mixed; a wider interval reverses none")
 
 # %% [markdown]
-# **3 (harder).** State a claim of your own as TOML, on a statistic that is there, such that it *does not hold here* in
-# any model. Then try to make it so by adding `verdict = "holds here"`.
+# **3 (harder).** State a claim of your own in TOML, on an existing statistic, that *does not hold here* in any model.
+# Then try to make it hold by adding `verdict = "holds here"`.
 #
 # <details><summary>Hint</summary>
 #

@@ -11,17 +11,17 @@
 # %% [markdown]
 # # 14 · How small can the feed-forward blocks get without training?
 #
-# **Question.** The paper suggests lines in the place of whole blocks. Others drop layers, or hidden units. If a model
-# is to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
+# **Question.** The paper suggests replacing whole blocks by lines. Other methods drop layers or hidden units. If a
+# model must lose a tenth or a fifth of its parameters, and nothing may be trained, which method costs least?
 #
-# **You need** notebook 06; least squares. **You learn** to compare ways to make a model smaller at one budget, and to
-# ask which part of a gain is the choice and which the fit. **Time** 30 minutes to read, 4 to run.
+# **You need** notebook 06; least squares. **You learn** to compare ways to make a model smaller at the same budget, and
+# to tell which part of a gain is due to the choice and which to the fit. **Time** 30 minutes to read, 4 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-shares = [0.9, 0.8]  # of all parameters, what a smaller model may hold
+shares = [0.9, 0.8]  # shares of all parameters that a smaller model may keep
 methods = [
     "own units",
     "lines by price",
@@ -34,17 +34,17 @@ methods = [
     "LLM Surgeon",
 ]  # compressors that race; `howlinear.ideas.compression.race` lists them all
 shown: list or None = None  # which of them the figure shows; None: all
-fit_rows = 12_288  # token rows of the main text; on three quarters of them everything is fitted
-limit_rows = [6144]  # token rows, fewer than `fit_rows` or more, that own units are fitted on as well
+fit_rows = 12_288  # token rows of the main text; everything is fitted on three quarters of them
+limit_rows = [6144]  # other numbers of token rows to fit own units on, fewer than `fit_rows` or more
 priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first
 cost_rows: int or None = 2048  # held-out token rows of the main text; None: all
-other_rows: int or None = 1024  # of each other text
-draws = 1  # of the text to fit on, each by a seed of its own, for the methods that are healed, at the smallest budget
-lengths: list = []  # other numbers of tokens in a sequence to fit on, likewise
-healed = ["own units", "GRAIL on Wanda"]  # which smaller models are trained on a little, at the smallest budget
-heal_steps = 60  # of Adam, on four sequences each
-exchanged: list or None = None  # parts of own units that are exchanged, see `compression.ablations`; None: each of them
+other_rows: int or None = 1024  # held-out token rows of each other text
+draws = 1  # of the text to fit on, each with its own seed, for the methods that are healed, at the smallest budget
+lengths: list = []  # other numbers of tokens in a sequence to fit on, for the same methods and budget
+healed = ["own units", "GRAIL on Wanda"]  # methods whose smaller models are trained a little, at the smallest budget
+heal_steps = 60  # steps of Adam, on four sequences each
+exchanged: list or None = None  # parts of own units that are exchanged, see `compression.ablations`; None: all of them
 
 # %%
 import pandas as pd
@@ -91,10 +91,10 @@ for name, possible in shares_of.items():
 # %% [markdown]
 # ## Predict first
 #
-# 1. A tenth of all parameters goes. Which costs more: to drop a tenth of the layers, or a tenth of the parameters as
-#    hidden units, some of every block? By what factor?
-# 2. Half of the hidden units of a block have large weights, and half small ones. Are the small ones those to drop?
-# 3. Which matters more: *which* units are dropped, or fitting the readout of the others anew?
+# 1. A tenth of all parameters must go. Which costs more: dropping a tenth of the layers, or dropping a tenth of the
+#    parameters as hidden units, some in every block? By what factor?
+# 2. Half of the hidden units of a block have large weights, and half have small ones. Should the latter be dropped?
+# 3. Which matters more: *which* units are dropped, or refitting the readout of the others?
 
 # %% [markdown]
 # ## The answer
@@ -108,27 +108,27 @@ run.answer()
 # ## Idea
 #
 # A feed-forward block is $y = V^\top h + b$: $m$ hidden units $h$, read out by $V$ ($m \times d$). To make it smaller,
-# one may
+# you can
 #
-# - put one **line** in the place of the whole block (the paper). It holds $d^2 + d$ numbers, whatever the block was;
-# - **drop** whole layers, or whole blocks, that hardly turn the residual stream, and put nothing there (ShortGPT,
-#   LLM-Drop), or one linear map for a span of layers, merged into the block before (ReplaceMe);
+# - replace the whole block by one **line** (the paper). It has $d^2 + d$ parameters, whatever the size of the block;
+# - **drop** whole layers or blocks that hardly turn the residual stream, without a replacement (ShortGPT, LLM-Drop) or
+#   with one linear map for a span of layers, merged into the block before (ReplaceMe);
 # - drop **hidden units**. They are scored by their weights (*magnitude*), by the norm of their values (*Wanda*), by how
 #   much they fluctuate (*FLAP*), or by what is really lost once the others stand in for them (*own units*, ours).
-#   *GRAIL* takes any such score and fits the readout of the units that stay anew, by ridge regression: least squares
-#   with a small penalty on large weights. It goes from the first block to the last, and fits each on what the blocks
-#   narrowed before it give.
+#   *GRAIL* takes any of these scores and refits the readout of the units that stay by ridge regression: least squares
+#   with a small penalty on large weights. It goes from the first block to the last, and fits each on the output of the
+#   narrowed blocks before it.
 #
-# The first two give up a block or a layer at a time. With units every block gives up those that it needs least, and
-# since hidden units are correlated, the others can stand in for part of what is dropped.
+# The first two give up a whole block or layer at a time. With hidden units, every block gives up the units that it
+# needs least, and since units are correlated, the others can stand in for part of what is dropped.
 
 # %% [markdown]
 # ## Method
 #
-# Follow it by hand. Four hidden units on four tokens, all read out with weight 1, and two of them are to go:
+# First by hand: four hidden units on four tokens, all read out with weight 1, of which two must go:
 #
 # - *a* = 1, 3, 1, 3, and *c* is twice *a*;
-# - *b* is always 4: loud, and says nothing;
+# - *b* is always 4: loud, but without information;
 # - *d* = 0, 0, 1, 1: of small norm, and uncorrelated with the others.
 #
 # Dropping *a* and *b* loses nothing: a bias of 4 replaces *b*, and *c* read out with weight 1.5 replaces *a*.
@@ -160,8 +160,8 @@ print(f"the same, readout fitted anew by ridge (GRAIL); error {left(wanda, width
 print(f"FLAP keeps a, c, with a bias; error {left(flap, width.with_means(own, moments, flap)):.0f}")
 
 # %% [markdown]
-# (The error here is a sum over the four tokens.) No score of single units finds the right two: that *a* can go depends
-# on *c*, which stays. So ours drops unit by unit and fits the readout of the others anew each time (exact backward
+# (The error here is a sum over the four tokens.) No score of single units finds the right two: *a* can go only because
+# *c* stays. So our method drops one unit at a time and refits the readout of the others each time (exact backward
 # elimination).
 
 # %% tags=["nbval-check-output"]
@@ -175,19 +175,19 @@ print(f"c and d are read out with {anew[0, 0]:.1f} and {anew[1, 0]:.1f}, and a b
 print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(stay, AffineMap(anew[:2], anew[2])):.0f}")
 
 # %% [markdown]
-# In a real model four things are added. Errors are weighed by what they cost in the loss, through its gradient's second
+# In a real model four things are added. Errors are weighted by their cost in the loss, through its gradient's second
 # moments (notebook 06), so that what is lost has a *price* in nats per token. The budget is allocated among the blocks
-# so that their prices add up to the least. Each readout is fitted with a ridge that is chosen by one half of the text
-# for the other. The fourth is an *anchor*. So far every block is fitted as if all others were whole; in the smaller
-# model they are not. So, from the first layer to the last, with $s$ the whole model's residual stream behind the layer,
-# $\hat s$ that of the smaller model as it is by now, $h$ the units that stay, and $w$ what an error at the token costs,
+# so that their prices have the least sum. Each readout is fitted with a ridge, chosen by cross-validation between two
+# halves of the text. The fourth is an *anchor*. So far every block is fitted as if all others were whole, which in the
+# smaller model they are not. So, from the first layer to the last, with $s$ the whole model's residual stream behind
+# the layer, $\hat s$ the smaller model's, $h$ the units that stay, and $w$ the cost of an error at the token,
 #
 # $$ (B, c) = \arg\min \; \mathbb E\, w \lVert (s - \hat s) - B^\top h - c \rVert^2
 #    + \lambda \sum_k \operatorname{Var}(h_k) \lVert B_k \rVert^2 $$
 #
-# is added to the block's readout. A block makes up for what it has lost itself, as far as its units can on the inputs
-# that they really get, and for some of what the blocks before it have lost. The ridge $\lambda$ is fitted on one half
-# of the text and chosen on the other; where no $B$ helps there, the block stays as it is.
+# is added to the block's readout. A block thus makes up for its own losses, as far as its units can on the inputs that
+# they actually get, and for some of the losses of the blocks before it. $B$ is fitted on one half of the text and
+# $\lambda$ chosen on the other; where no $B$ helps there, the block stays as it is.
 #
 # | method | what goes | paper | function of `howlinear.ideas.compression`; rivals in `compressors` |
 # |---|---|---|---|
@@ -203,21 +203,21 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # | GRAIL on Wanda, on FLAP | units by that score; ridge | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
 # | LLM Surgeon | units by the loss's curvature, in one shot | van der Ouderaa et al. 2023 | `width.surgeon` |
 #
-# *Own units, alike* keeps as many units in every block, *LLM-Drop, joint* drops attention layers as well, and *LS* says
-# that ReplaceMe's map is that of least squares. (Its authors also train one for the least angle to the true stream.)
+# *Own units, alike* keeps the same number of units in every block, *LLM-Drop, joint* drops attention layers as well,
+# and *LS* stands for least squares. (ReplaceMe's authors also train a map for the least angle to the true stream.)
 #
-# Each is written as its paper describes it, without any training. We know of no published numbers of these methods on
-# the models raced here, so none can be set beside ours. All see the same rows of one text, and all budgets
+# Each is implemented as its paper describes it, without any training. We know of no published numbers for these methods
+# on the models raced here, so ours cannot be compared with any. All see the same rows of one text, and all budgets
 # count *all* parameters. A method that drops whole blocks or layers cannot fill a budget exactly and ends below it: the
-# figure has the true sizes.
+# figure shows the true sizes.
 #
-# GRAIL is a *closed loop*, as in its authors' code: the moments that a block is fitted to are collected in the model
-# whose earlier blocks are narrow and read out anew already. Wanda's scores are collected there too, block after block;
-# FLAP's, which compare the units of all blocks, in the whole model before. All other rivals are scored and fitted in
-# the whole model.
+# GRAIL is a *closed loop*, as in its authors' code: the moments to which a block is fitted are collected in the model
+# whose earlier blocks are already narrowed and refitted. Wanda's scores are collected there too, block after block;
+# FLAP's, which compare the units of all blocks, are collected beforehand in the whole model. All other rivals are
+# scored and fitted in the whole model.
 #
-# Three limits are ours: FLAP prunes attention heads as well, here only hidden units; ReplaceMe's authors fit it on many
-# more rows; and Wanda's authors score each block behind those pruned before it, which here only GRAIL on Wanda does.
+# Our versions have three limits: FLAP prunes attention heads as well, ours only hidden units; ReplaceMe's authors fit
+# it on many more rows; and Wanda's authors score each block behind pruned ones, as here only GRAIL on Wanda does.
 
 # %% [markdown]
 # ## Run
@@ -270,9 +270,9 @@ else:
     print("None of these models has a part in the race.")
 
 # %% [markdown]
-# Are own units, the first method, really ahead? Two intervals may overlap while the difference is sure, since both
-# models read the same documents. So here is the perplexity of each over that of the first, paired over documents, with
-# its 95 % interval: where that lies above 1, the first is ahead.
+# Are own units, the first method, really ahead? Two intervals may overlap although the difference is sure, since both
+# models read the same documents. So here is the perplexity of each method over that of the first, paired over
+# documents, with its 95 % interval: where the interval lies above 1, the first is ahead.
 
 # %%
 over_first = ["over_first", "over_first_low", "over_first_high"]
@@ -289,15 +289,15 @@ for row in main.dropna(subset="why").itertuples() if models else []:
     print(f"{row.model}, {row.method}, {row.share:.0%}: {row.why}")
 
 # %% [markdown]
-# On the other texts, which nothing was fitted on, at the smallest budget:
+# On the other texts, on which nothing was fitted, at the smallest budget:
 
 # %%
 if models:
     display(smallest.pivot_table(index="method", columns=["model", "corpus"], values="ratio", sort=False).round(2))
 
 # %% [markdown]
-# Everything was fitted on one draw of the text, in sequences of one length. How much depends on that? The same held-out
-# rows, at the smallest budget, where other draws were fitted on, and longer or shorter sequences:
+# Everything was fitted on one draw of the text, in sequences of one length. How much depends on that? Here are the same
+# held-out rows, at the smallest budget, after fitting on other draws and on longer or shorter sequences:
 
 
 # %%
@@ -323,10 +323,10 @@ else:
 # %% [markdown]
 # ## Figure: what a smaller model costs
 #
-# **How to read it.** A panel a model. From left to right the model gets smaller; up, perplexity over that of the whole
-# model, on a logarithmic scale, with 95 % intervals paired over documents. Lower is better, and further right at the
-# same height. Each line is named near its end; a name with a number belongs to a line that leaves the panel at this
-# value.
+# **How to read it.** One panel for each model. From left to right the model gets smaller; the vertical axis is
+# perplexity over that of the whole model, on a logarithmic scale, with 95 % intervals paired over documents. Lower is
+# better, and so is further right at the same height. Each line has its name near its end; a name with a number belongs
+# to a line that leaves the panel at this value.
 
 # %%
 _ = run.figure(plots.pareto(main, shown or methods), "pareto")
@@ -335,15 +335,15 @@ _ = run.figure(plots.pareto(main, shown or methods), "pareto")
 # ## What would make it cost less?
 #
 # Three things could: a better allocation among blocks, more text to fit on, or other units and readouts. Some numbers
-# for the smallest model tell them apart, each a perplexity over that of the whole model:
+# for the smallest model, each a perplexity over that of the whole model, tell them apart:
 #
-# - *by the blocks' prices*: e to the power of their sum, before the anchor. If the model costs no more, the blocks'
-#   costs add up, and allocation by prices leaves nothing to be gained;
+# - *by the blocks' prices*: e to the power of their sum, before the anchor. If the model costs no more than that, the
+#   blocks' costs add up, and a better allocation has nothing to gain;
 # - *on the text fitted on*: a readout costs least on the rows that it has seen, so the cost with ever more text lies
-#   between this and the next;
+#   between this number and the next;
 # - *held out*: what the model costs;
-# - *held out, fitted on … rows*: the same, with units chosen and readouts fitted on fewer rows, or on more. Where more
-#   rows lower it no further, the rest is the cost of the missing units.
+# - *held out, fitted on … rows*: the same, with units chosen and readouts fitted on fewer rows, or on more. Once more
+#   rows do not lower it, the rest is the cost of the missing units.
 
 
 # %% tags=["nbval-check-output"]
@@ -362,16 +362,16 @@ if models:
 # %% [markdown]
 # ## What does each part of own units buy?
 #
-# Own units are several choices at once. Each is exchanged for another, one at a time, at the smallest budget. Fitting
-# the anchor takes long, so the others are exchanged in models without it:
+# Own units combine several choices. Each is exchanged for an alternative, one at a time, at the smallest budget.
+# Fitting the anchor takes long, so the other choices are exchanged in models without it:
 #
-# - *as many in every block*: the budget is not allocated by prices. Such a model loads in `transformers` alone;
+# - *as many in every block*: the budget is not allocated by prices. Such a model loads in plain `transformers`;
 # - *by scores of single units*: the units with the largest variance times squared readout stay, whatever the others
 #   could take over. That is FLAP's score, in the metric of the loss;
-# - *by plain squares*: an error counts alike in every direction of the output and at every position, which is
+# - *by plain squares*: an error counts the same in every direction of the output and at every position. This is
 #   structured Optimal Brain Surgeon (OBS), as in SlimGPT;
 # - *without a ridge*: plain least squares;
-# - *anchored on the stream*: fitted once more on the inputs that a block really gets, to the whole model's residual
+# - *anchored on the stream*: fitted once more, on the inputs that a block actually gets, to the whole model's residual
 #   stream. This is the method *own units* of the figure.
 #
 # The numbers are perplexity over that of own units before the anchor, paired over documents, with 95 % intervals. Above
@@ -394,11 +394,11 @@ if models:
     display(exchanges[exchanges["method"] != own].set_index(["model", "method"])[over_first].round(3))
 
 # %% [markdown]
-# ## A little training, beside the original
+# ## A little training, compared with the original
 #
-# All of this is without training. Now only the feed-forward blocks of smaller models are trained, for a few steps on
-# the text that was fitted on. The whole model gets the same steps, since they may teach it the text too. *healed* is
-# perplexity over that of the whole model as it is, *behind* is perplexity over that of the whole model healed alike.
+# So far nothing was trained. Now only the feed-forward blocks of smaller models are trained, for a few steps on the
+# text used for fitting. The whole model gets the same steps, since they may teach it the text too. *healed* is
+# perplexity over that of the original whole model, *behind* over that of the whole model trained in the same way.
 
 
 # %%
@@ -445,12 +445,12 @@ run.save(settings=settings)
 run.conclusion()
 
 # %% [markdown]
-# - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* costs far more
-#   than *own units*, about as many are better spent on the block's own units.
+# - Replacing a block by a line is one way to spend $d^2 + d$ parameters on it. Where *lines by price* costs far more
+#   than *own units*, about as many parameters are better spent on the block's own units.
 # - Where other choices of units cost as much as exact elimination, any score in the same metric would have done: what
-#   counts is that errors are weighed by the loss, and that the readout of the units that stay is fitted anew.
-# - After some training, what counts is the distance to the whole model that was trained alike (*behind*): a smaller
-#   model that ends below the whole one as it was has learned the text, as the whole one would have.
+#   counts is that errors are weighted by the loss, and that the readout of the units that stay is refitted.
+# - After some training, what counts is the distance to the whole model trained in the same way (*behind*): a smaller
+#   model that ends below the original whole model has learned the text, as the whole model would have too.
 
 # %% [markdown]
 # ## Test yourself
@@ -469,10 +469,10 @@ run.questions()
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `howlinear.models.layers.parameters` counts those of a module, and `howlinear.models.ffn_sites.sites(model)`
-# finds the blocks; for each, `site.parameters()` are those that go.
+# Step 1: `howlinear.models.layers.parameters` counts a module's parameters, and
+# `howlinear.models.ffn_sites.sites(model)` finds the blocks; `site.parameters()` are the parameters that go.
 #
-# Step 2: what comes in their place is $d^2 + d$ numbers a block, a matrix and a bias.
+# Step 2: they are replaced by $d^2 + d$ parameters in each block, a matrix and a bias.
 #
 # </details>
 
@@ -490,17 +490,17 @@ if least is not None:
     print(f"right: {least:.3f} are embeddings, attention, norms and {len(own)} lines")
 
 # %% [markdown]
-# **2 (medium).** Does it matter at all which units go, if the readout of the others is fitted anew? Write a function
-# that draws at random, in every block, the units to keep, as many as the budget allows. The cell fits the readout by
-# ridge regression, as GRAIL does, and lets your model race at 80 %.
+# **2 (medium).** Does it matter at all which units go, if the readout of the others is refitted? Write a function that
+# draws the units to keep in every block at random, as many as the budget allows. The cell fits the readout by ridge
+# regression, as GRAIL does, and lets your model race at 80 %.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `width.evenly(calibration, share, scores)` keeps the units of the highest scores, as many in every block, and
-# returns block → units. It asks for block → a score for each unit.
+# Step 1: `width.evenly(calibration, share, scores)` keeps the units with the highest scores, the same number in every
+# block, and returns block → units. It needs block → a score for each unit.
 #
-# Step 2: `torch.rand` with a generator of its own makes scores that know nothing of the units.
-# `howlinear.models.units.unit_count(model, site)` says how many a block has.
+# Step 2: `torch.rand` with a generator of its own makes scores that do not depend on the units.
+# `howlinear.models.units.unit_count(model, site)` says how many there are in a block.
 #
 # </details>
 
@@ -535,17 +535,17 @@ if drawn is not None:
     print("Perplexity over the whole model's:", raced.round(2).to_dict())
 
 # %% [markdown]
-# **3 (harder).** Own units let the cheapest unit go, then the cheapest of those left. Is what stays always the best
-# choice? Plant hidden values of three units, all read out with weight 1, of which one is to stay, such that own units
-# lose more than ten times what the best of the three would.
+# **3 (harder).** Own units drop the cheapest unit, then the cheapest of those left. Is what stays always the best
+# choice? Plant hidden values of three units, all read out with weight 1, such that own units, which keep one of them,
+# lose more than ten times as much as the best one would.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the best to stay by itself is the unit that follows the output most closely. It must be the first to go, so
-# the two others have to give it back together.
+# Step 1: the best single unit is the one that follows the output most closely. It must be the first to go, so the two
+# others together must be able to replace it.
 #
-# Step 2: let it be a mix of the two others with a little noise. A unit is cheap if what the others do not give back of
-# it is small: is the mix larger than its parts, or smaller?
+# Step 2: let it be a mix of the two others with a little noise. A unit is cheap if the part of it that the others
+# cannot replace is small: should the mix be larger than its parts, or smaller?
 #
 # </details>
 

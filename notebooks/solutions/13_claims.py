@@ -23,8 +23,8 @@ from howlinear.ideas.claims import claim, ledger
 from howlinear.notebook.run import start
 
 # %% [markdown]
-# A ledger needs the results of the other notebooks. The embedded models' are kept with the project; the small profile
-# for tests keeps none, so under it we judge theirs.
+# A ledger needs the results of the other notebooks. Those of the embedded models are kept with the project; the small
+# profile for tests keeps none, so it judges those too.
 
 # %%
 run = start("13_claims", "minis" if profile == "smoke" else profile)
@@ -35,7 +35,7 @@ readings = verdicts[verdicts.verdict != "no power here"].dropna(subset=["value"]
 readings = readings.merge(claims[["claim", "threshold", "direction"]], on="claim")
 
 # %% [markdown]
-# **1.** For *below*, the upper end decides; for all models, the highest of them; and it must be cleared.
+# **1.** For *below*, the upper end decides, and over all models the highest upper end; the threshold must lie above it.
 
 # %%
 small = readings[readings.claim == "products-small"]
@@ -53,9 +53,9 @@ assert not holds_at(generous - 0.01)
 print("little would be", generous)
 
 # %% [markdown]
-# **2.** A 95 % interval reaches 1.96 standard errors; one of $1 - 0.05/m$ reaches $\Phi^{-1}(1 - 0.025/m)$ of them. A
-# wider interval can make a verdict mixed and can never turn it round. (Our contrasts of blocks are on the wide side
-# already, so this is strict.)
+# **2.** A 95 % interval reaches 1.96 standard errors to either side; one at $1 - 0.05/m$ reaches
+# $\Phi^{-1}(1 - 0.025/m)$. A wider interval can make a verdict mixed but never reverse it. (Our contrasts of blocks are
+# wide already, so this is strict.)
 
 # %%
 count = len(readings)
@@ -71,7 +71,7 @@ for row in readings.itertuples():
 print(f"{count} cells, stretched by {stretch:.2f}; now mixed: {sorted(turned)}")
 
 # %% [markdown]
-# **3.** Ask more of a number than it has. A verdict in the text is refused, whatever it says.
+# **3.** Choose a threshold that no model reaches. A verdict in the text is refused, whatever it says.
 
 # %%
 mine = """

@@ -36,8 +36,8 @@ calibration = Calibration(first_model, rows.thinned(12_288), priced=24)
 cost_rows = 1024
 
 # %% [markdown]
-# **1.** Each block gives its own parameters and gets $d^2 + d$: a matrix and a bias. What is left is embeddings,
-# attention and norms, which no line replaces.
+# **1.** Each block loses its own parameters and gets $d^2 + d$: a matrix and a bias. The rest is embeddings, attention
+# and norms, which no line replaces.
 
 # %%
 blocks = hl.sites(first_model)
@@ -50,8 +50,8 @@ assert abs(parameters(everything(least)) / whole - least) < 1e-4
 print(f"{least:.3f}")
 
 # %% [markdown]
-# **2.** Random scores, the same number of units in every block, and GRAIL's readout. Reading the others out anew makes
-# good most of what is lost, so a random draw is not hopeless; but which units go matters as well.
+# **2.** Take random scores, the same number of units in every block, and GRAIL's readout. Refitting the readout of the
+# others makes up for most of the loss, so a random draw is not hopeless; but which units go matters as well.
 
 
 # %%
@@ -70,9 +70,9 @@ assert raced["drawn"] > raced["GRAIL on Wanda"]
 print(raced.round(2).to_dict())
 
 # %% [markdown]
-# **3.** The third unit is half of the sum of the two others, with a little noise. The others give it back up to the
-# noise, so it goes first. Then one of these two goes, and the other knows nothing of it. Units that are added one by
-# one, the best first, would have begun with the third.
+# **3.** The third unit is half of the sum of the two others, with a little noise. The others reproduce it up to the
+# noise, so it goes first. Then one of these two goes, and the other says nothing about it. Adding units one by one, the
+# best first, would have begun with the third.
 
 # %%
 generator = torch.Generator().manual_seed(0)
