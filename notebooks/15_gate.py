@@ -11,24 +11,24 @@
 # %% [markdown]
 # # 15 · How many tokens can take the line?
 #
-# **Question.** A line in the place of a whole block serves all tokens alike. What if only the tokens that it serves
-# well take the line, and the others keep the block: how many tokens is that, and can one tell beforehand which?
+# **Question.** A line that replaces a whole block serves all tokens alike. What if only the tokens that it serves well
+# take the line, and the others keep the block? How many tokens are these, and can we tell beforehand which?
 #
-# **You need** notebooks 02 and 12; least squares. **You learn** which tokens can take a line, what that saves, and to
-# compare a choice with a random one and with an oracle. **Time** 20 minutes to read, 3 to run.
+# **You need** notebooks 02 and 12; least squares. **You learn** which tokens can take a line, what that saves, and how
+# to compare a choice with a random one and an oracle. **Time** 20 minutes to read, 3 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
-limit = 0.01  # by what share of itself perplexity may rise
+limit = 0.01  # relative rise of perplexity that is allowed
 blocks: list or str or None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
 fit_rows: int or None = None  # token rows of the main text, a quarter of them held out; None: all
 choose_rows: int or None = 2048  # token rows that thresholds are chosen on; None: all of their documents
 cost_rows: int or None = 4096  # held-out token rows that costs are measured on; None: all
-curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the costliest block
+curve_shares = [0.25, 0.5, 0.75, 1.0]  # shares of the tokens whose cost is measured in the costliest block
 planted_model: str or None = None  # in which model tokens are made straight; None: the run's first with a loss
-planted_in: list or str = "depth 0.9"  # in which of its blocks: a rule, or a list of a number
+planted_in: list or str = "depth 0.9"  # in which of its blocks: a rule, or a list with one number
 planted_text: str or None = None  # on which text; None: the run's main text
 planted_rows = 8192  # token rows of it
 
@@ -71,27 +71,27 @@ run.answer()
 #
 # A *gate* looks at a token's input $x$ and decides: the line, or the block. The block stays, so no parameter is saved;
 # what is saved is arithmetic, the block's multiplications for every token that takes the line. arXiv 2603.03459 trains
-# such a gate, $d + 1$ numbers a block, and reports for blocks of GPT-2 that 25 to 56 % of the tokens can take the line
-# while perplexity rises by 1 % at most.
+# such a gate, with $d + 1$ parameters per block, and reports for blocks of GPT-2 that 25 to 56 % of the tokens can take
+# the line while perplexity rises by 1 % at most.
 #
-# Ours has as many numbers and is not trained: three least-squares problems do it.
+# Our gate has as many parameters and is not trained: it comes from three least-squares problems.
 #
 # 1. *Massive* rows (notebook 12) are left to the block, and no line is fitted to them. The **first line** is the
-#    least-squares line of all others.
+#    least-squares line of all other rows.
 # 2. The **score** is the affine function of $x$ that comes nearest to the logarithm of the first line's squared error,
-#    $\log \lVert y - xW - b \rVert^2$. It is the logarithm because errors range over decades and only their order
-#    counts. The score is fitted to all rows, massive ones too, since it is what sends massive rows to the block.
-# 3. Tokens of low score take the line, and it is **fitted anew to them** alone: it need not serve the others.
+#    $\log \lVert y - xW - b \rVert^2$. We take the logarithm because errors span decades and only their order counts.
+#    The score is fitted to all rows, including massive ones, since it must send massive rows to the block.
+# 3. Tokens with low scores take the line, which is **fitted anew to them** alone: it need not serve the others.
 #
-# How low must a score be? The text has three parts without a document in common. Lines and scores are fitted on the
-# first. On the second the threshold is chosen, by halving: the largest share of tokens at which perplexity rises by no
-# more than is allowed. On the third, which is held out, share and rise are measured.
+# How low must a score be? The text has three parts with no document in common. Lines and scores are fitted on the
+# first. The threshold is chosen on the second, by bisection: the largest share of tokens at which perplexity rises by
+# no more than is allowed. Share and rise are measured on the third, which is held out.
 
 # %% [markdown]
 # ## Method
 #
-# Follow it by hand. One input $x$, twelve tokens. Where $x$ is above 0 the block is the line $y = x$; below, it jumps
-# between 4 and −4.
+# First by hand, with one input $x$ and twelve tokens. Where $x$ is above 0 the block is the line $y = x$; below, it
+# jumps between 4 and −4.
 
 # %% tags=["nbval-check-output"]
 from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, fit_gate
@@ -117,17 +117,17 @@ print(f"the line, fitted anew to these: y = {anew.weight.item():.2f} x + {abs(an
 # | the module in the block's place | `fit.BlockGate.gated` |
 # | the largest share within the limit | `search.choose_shares` |
 # | shares and costs, held out | `measure.cost_table` |
-# | what is saved | `measure.saved` |
+# | multiplications saved | `measure.saved` |
 # | all gates at once | `measure.together_table` |
 #
-# Beside the gate stand an *oracle*, which knows the true error of every token (it computes the block to know it, so it
-# saves nothing), and a *random* rank, which knows nothing. Both get a line and a threshold in the same way.
+# The gate is compared with an *oracle*, which knows the true error of every token (it computes the block for that, so
+# it saves nothing), and with a *random* rank, which knows nothing. Both get a line and a threshold in the same way.
 #
-# We test the gate on a block whose answer is known. In a block of a trained model half of the tokens are made straight:
-# on them it becomes its own least-squares line, and on the other half an error of one size is added to that. In the
-# case *plane* the straight tokens lie on one side of a plane through the inputs, which an affine score can tell; in the
-# case *random* they are drawn at random, which no score can tell. The limit is a tenth of what a line costs on all
-# tokens.
+# We test the gate on a block where the answer is known. In a block of a trained model, half of the tokens are made
+# straight: on them the block becomes its own least-squares line, and on the other half an error of fixed size is added
+# to that line. In the case *plane* the straight tokens lie on one side of a plane through the inputs, which an affine
+# score can detect; in the case *random* they are drawn at random, which no score can detect. The limit is a tenth of
+# the cost of a line on all tokens.
 
 # %% tags=["nbval-check-output"]
 from howlinear.ideas.gate.planted import planted_table
@@ -148,14 +148,14 @@ else:
 
 # %% [markdown]
 # The column `score_r2` is the held-out $R^2$ of the score as a prediction of the log error; `right` is the share of
-# straight tokens among the half of lowest score, or that the oracle or the random rank puts first; `share` is the share
-# of tokens that take the line within the limit. In the case *plane* the gate finds the right half nearly as well as the
-# oracle. In the case *random* its half has about as many straight tokens as one drawn at random.
+# straight tokens in the half that gate, oracle or random rank puts first; `share` is the share of tokens that take the
+# line within the limit. In the case *plane* the gate finds the right half nearly as well as the oracle. In the case
+# *random* its half has about as many straight tokens as one drawn at random.
 
 # %% [markdown]
 # ## Run
 #
-# Every cost is measured with that block alone changed.
+# Every cost is measured with only that block changed.
 
 # %%
 from howlinear.ideas.gate import measure
@@ -170,16 +170,16 @@ run.record_held_out({name: {run.corpora[0]: three.judging} for name, three in pa
 tables = {name: run.record(name, measure.stack(name, surveys)) for name in measure.COLUMNS}
 
 # %% [markdown]
-# How many held-out tokens take the line, in per cent, and by how many per cent perplexity rises: with the gate, with an
-# oracle, at random within the same limit, at random with as many tokens as the gate, and with all tokens on the line.
-# Thresholds were chosen on the second part of the text, so on held-out text shares and rises differ a little.
+# The percentage of held-out tokens that take the line, and the percentage by which perplexity rises: with the gate,
+# with an oracle, at random within the same limit, at random with as many tokens as the gate, and with all tokens on the
+# line. Thresholds were chosen on the second part of the text, so on held-out text shares and rises differ a little.
 
 # %%
 measure.side_by_side(tables["costs"]).round(1)
 
 # %% [markdown]
-# Means over all blocks, and over the *costly* ones, in which all tokens on the line would cost more than is allowed (on
-# the second part of the text). Then the gates of all blocks at once:
+# Means over all blocks, and over the costly ones (`dear`), where all tokens on the line would cost more than is allowed
+# on the second part of the text. Then the gates of all blocks at once:
 
 # %% tags=["nbval-check-output"]
 means = tables["means"].set_index(["model", "blocks", "kind"])[["share"]]
@@ -190,7 +190,7 @@ print((100 * together).round(1).to_string())
 
 # %% [markdown]
 # Means over blocks: the held-out $R^2$ of the score as a prediction of the log error (`score_r2`), the number of
-# massive held-out rows, and how many of these it leaves to the block (`massive_kept`):
+# massive held-out rows, and how many of these the gate leaves to the block (`massive_kept`):
 
 # %%
 every = tables["blocks"].set_index(["model", "block"])
@@ -200,11 +200,11 @@ every.groupby("model", sort=False)[["score_r2", "massive_rows", "massive_kept"]]
 # %% [markdown]
 # ## Figure: how many tokens take the line
 #
-# **How to read it.** A panel a model, from left to right its blocks; up, the share of held-out tokens that take the
-# line, with 95 % intervals over documents. Filled: the gate. Open: the oracle. Crosses: at random. Each has a threshold
-# of its own, chosen for the same rise of perplexity; at the top all tokens take the line. The oracle knows the line's
-# error on each token, but not what that error costs in the loss, so in some blocks it has fewer tokens than the gate.
-# The band is what arXiv 2603.03459 reports for blocks of GPT-2.
+# **How to read it.** One panel for each model, its blocks from left to right; the vertical axis is the share of
+# held-out tokens that take the line, with 95 % intervals over documents. Filled: the gate. Open: the oracle. Crosses:
+# at random. Each has its own threshold, chosen for the same rise of perplexity; at the top all tokens take the line.
+# The oracle knows the line's error on each token, but not what that error costs in the loss, so in some blocks its
+# share is lower than the gate's. The band is what arXiv 2603.03459 reports for blocks of GPT-2.
 
 # %%
 figure = plots.shares(tables["costs"], measure.PUBLISHED)
@@ -213,10 +213,10 @@ _ = run.figure(figure, "shares")
 # %% [markdown]
 # ## Figure: what a share of the tokens costs
 #
-# **How to read it.** The costliest block of each model. Across: the share of tokens that take the line; up, by how much
-# perplexity rises on held-out text, on a scale that is linear from −1 to 1 % and logarithmic beyond. Pluses: the gate's
-# tokens on the first line, not fitted anew. At the right end all meet, since all tokens take the same line. The
-# dash-dotted line is the rise that is allowed.
+# **How to read it.** The costliest block of each model. The horizontal axis is the share of tokens that take the line,
+# the vertical axis the rise of perplexity on held-out text, linear from −1 to 1 % and logarithmic beyond. Pluses: the
+# gate's tokens on the first line, not fitted anew. All curves meet at the right end, where all tokens take the same
+# line. The dash-dotted line is the allowed rise.
 
 # %%
 figure = plots.curves(tables["curves"], limit)
@@ -234,12 +234,12 @@ run.save(settings=about | {"choose_rows": choose_rows, "cost_rows": cost_rows})
 run.conclusion()
 
 # %% [markdown]
-# - How large a line's error will be can partly be predicted from the input by an affine function. It takes no training:
-#   the score is one more least-squares problem.
+# - An affine function of the input can partly predict how large a line's error will be. This takes no training: the
+#   score is one more least-squares problem.
 # - Limits. Gates are fitted and judged on documents of one text. Each is fitted to inputs that no other gate has
 #   changed. A gate decides token by token, so arithmetic is saved only where the hardware can gather the tokens that
-#   keep the block. And the shares of GPT-2's blocks are of other, larger models: ours stand beside them and repeat
-#   nothing.
+#   keep the block. And the published shares are for blocks of GPT-2, other and larger models: ours do not reproduce
+#   them.
 
 # %% [markdown]
 # ## Test yourself
@@ -259,10 +259,10 @@ run.questions()
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: a matrix of $m \times n$ numbers takes $mn$ multiplications a token. `howlinear.sites(model)[0].ffn` is the
-# block, and its parameters with two axes are its matrices; call their sum $F$.
+# Step 1: a matrix of $m \times n$ numbers takes $mn$ multiplications per token. `howlinear.sites(model)[0].ffn` is the
+# block, and its parameters with two axes are its matrices; call their total size $F$.
 #
-# Step 2: a token on the line takes $d^2$ in the place of $F$, and every token takes $d$ for the score.
+# Step 2: a token on the line takes $d^2$ multiplications instead of $F$, and every token takes $d$ for the score.
 #
 # </details>
 
@@ -278,7 +278,7 @@ if saving is not None:
     print(f"right: {saving:.1%} of the multiplications, and no parameter")
 
 # %% [markdown]
-# **2 (medium).** The gate takes half of a block's tokens, and the oracle half of them. What share would they have in
+# **2 (medium).** The gate and the oracle each take half of a block's tokens. What share of these would they have in
 # common if the gate knew nothing, and what share do they have? Write the function that computes it from scores and true
 # errors.
 #
@@ -286,7 +286,7 @@ if saving is not None:
 #
 # Step 1: each takes the half with the lowest numbers: `scores <= scores.median()`.
 #
-# Step 2: of those that the gate takes, count the share that the oracle takes too.
+# Step 2: compute the share of the gate's tokens that the oracle takes too.
 #
 # </details>
 
@@ -314,15 +314,15 @@ if common is not None:
 
 # %% [markdown]
 # **3 (harder).** Make a gate fail. Write a function of inputs that says which rows are straight: about half of them, by
-# a *smooth* rule (nothing random), which no affine score can tell. The cell measures the $R^2$ with which an affine
+# a *smooth* rule (nothing random), which no affine score can detect. The cell measures the $R^2$ with which an affine
 # function of $x$ predicts which rows are straight.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: an affine function grows in one direction. What is straight must lie on both sides of the others.
+# Step 1: an affine function grows in one direction. One kind of row must lie on both sides of the other.
 #
-# Step 2: project $x$ on a direction, as the planted block does, and take the rows that are near the middle: half of
-# them are nearer to the median than the median distance.
+# Step 2: project $x$ on a direction, as the planted block does, and take the rows near the middle: half of all rows are
+# closer to the median than the median distance.
 #
 # </details>
 
@@ -344,16 +344,16 @@ if straight is not None:
     print(f"right: half of the rows are straight, and an affine score tells {max(r2, 0):.2f} of which")
 
 # %% [markdown]
-# **4 (find the bug).** A friend's gate has the right score and the right threshold, and still its line is worse than
-# the first one on the tokens that take it. One thing is wrong. Which? Fill in `repaired`.
+# **4 (find the bug).** A friend's gate has the right score and the right threshold, and yet its line is worse than the
+# first line on the tokens that take it. One thing is wrong. Which? Fill in `repaired`.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: rows of which score take the line, by step 3 under *Idea*? Compare `takes` in `friends_line` with `takes` in
-# `error_of`.
+# Step 1: by step 3 under *Idea*, rows with which scores take the line? Compare `takes` in `friends_line` with `takes`
+# in `error_of`.
 #
-# Step 2: where there are massive rows, keep them out too: `gate.ordinary` marks all others. `gate.rows.moments` takes
-# the rows to fit to, one truth value each, and `&` joins two such choices.
+# Step 2: where there are massive rows, keep them out too: `gate.ordinary` marks all others. `gate.rows.moments` takes a
+# Boolean mask of the rows to fit to, and `&` combines two masks.
 #
 # </details>
 

@@ -26,7 +26,7 @@ blocks: list or str or None = None  # which blocks of each model: numbers, or a 
 fit_rows: int or None = None  # token rows of each text, a quarter of them held out; None: all
 texts: int or None = None  # how many of the run's texts, the main one first; None: all
 counted_rows = 200_000  # token rows of the main text in which tokens are counted, for lines over the vocabulary
-at_once = 12  # blocks whose sums are held at once; fewer take less memory and more passes
+at_once = 12  # blocks whose sums are held at once; fewer need less memory and more passes
 
 # %%
 from howlinear.notebook.run import start
@@ -41,10 +41,10 @@ print("models:", ", ".join(run.models), "· texts:", ", ".join([main, *others]))
 #
 # 1. What share of the variance of a block's output does the token alone decide, whatever stands around it: in the
 #    first block, and in the middle of the model?
-# 2. A line explains some of the differences between tokens, and some of those between occurrences of one token. Of
-#    which does it explain more?
-# 3. A *table* predicts the output by the token alone, with an entry for each, and does not look at $x$ at all. In which
-#    blocks does it explain more of held-out text than the line does?
+# 2. A line explains some of the differences between tokens, and some of those between occurrences of one token. Which
+#    of the two does it explain better?
+# 3. A *table* predicts the output from the token alone, with one entry per token, and does not look at $x$ at all. In
+#    which blocks does it explain more of held-out text than the line does?
 
 # %% [markdown]
 # ## The answer
@@ -57,30 +57,30 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# Sort a block's rows by the token that they stand on. The outputs then differ for two reasons: tokens differ, and
-# occurrences of one token differ, by what stands before them. So the output's variance is the sum of a part *between*
-# tokens $t$, with $n_t$ rows and a mean $\bar y_t$ each, and a part *within* them, and so is what a line leaves, $e$:
+# Sort a block's rows by token. Outputs then differ for two reasons: tokens differ, and occurrences of one token differ
+# by what stands before them. So the output's variance is the sum of a part *between* tokens $t$, each with $n_t$ rows
+# and mean $\bar y_t$, and a part *within* them, and so is that of the residual $e$ of a line:
 #
 # $$ \sum \lVert y - \bar y \rVert^2 = \sum_t n_t \lVert \bar y_t - \bar y \rVert^2 + \sum \lVert y - \bar y_t \rVert^2,
 #    \qquad \sum \lVert e \rVert^2 = \sum_t n_t \lVert \bar e_t \rVert^2 + \sum \lVert e - \bar e_t \rVert^2 . $$
 #
-# Let $s$ be the first part's share of the variance, the **token share**, and $v$ its share of what the line leaves.
-# Then there are two $R^2$ in the place of one, whose weighted mean is exactly the old one:
+# Let $s$, the **token share**, be the first part's share of the variance, and $v$ its share of the residual. Then one
+# $R^2$ becomes two, whose weighted mean is exactly the old one:
 #
 # $$ R^2_{\mathrm{lin}} = s\,R^2_{\text{between}} + (1 - s)\,R^2_{\text{within}}, \qquad
 #    R^2_{\text{between}} = 1 - \frac{v}{s}\,(1 - R^2_{\mathrm{lin}}). $$
 #
-# **Counting is biased.** The mean of $n_t$ rows follows these rows: it takes up one $n_t$-th of the variance within,
-# and a token that occurs once seems to have no variance within at all. So we take pairs. Two *different* occurrences
-# share their token and nothing else, so the mean of $\langle z_i, z_j \rangle$ over pairs, with $z$ the centred output
-# or $e$, is free of that bias. But occurrences in one document share its topic too, so pairs are of different document
+# **Counting is biased.** The mean of $n_t$ rows follows these rows: it absorbs one $n_t$-th of the variance within, and
+# a token that occurs once seems to have no variance within at all. So we take pairs. Two *different* occurrences share
+# their token and nothing else, so the mean of $\langle z_i, z_j \rangle$ over pairs, with $z$ the centred output or
+# $e$, is free of that bias. But occurrences in one document also share its topic, so pairs are from different document
 # folds. Rows without such a partner are assumed to split as the others do.
 
 # %% [markdown]
 # ## Method
 #
-# Everything follows from sums that stream through once: for each token of each document fold how many rows, $\sum x$
-# and $\sum y$, and moments of all rows. Memory is linear in the vocabulary.
+# Everything follows from sums that one pass collects: for each token in each document fold the number of rows, $\sum x$
+# and $\sum y$; and moments of all rows. Memory is linear in the size of the vocabulary.
 #
 # | what | equation | function |
 # |---|---|---|
@@ -90,12 +90,12 @@ run.answer()
 # | a table | $\hat y = \bar y + \frac{n_t}{n_t + \lambda}(\bar y_t - \bar y)$ | `ideas.tokens.table.table_alone` |
 # | table and line | ridge on the table, none on the line; $\lambda$ = variance within over between | `table_and_line` |
 #
-# By hand: a token with outputs 1 and 3 in one document and 1 in another, a second token with −2 and −3. The outputs'
-# mean is 0 and $\sum y^2 = 24$. Pairs across documents: $(1 \cdot 1 + 3 \cdot 1)/2 = 2$ for the first token and
-# $(-2)(-3) = 6$ for the second, so that $s = (3 \cdot 2 + 2 \cdot 6)/24 = 0.75$. Each token's own mean would give
-# $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$. With inputs 1, 2, 1, −2 and −3, a line that says half of each leaves
-# 0.5, 2, 0.5, −1 and −1.5, $\sum e^2 = 7.75$ and $R^2 = 1 - 7.75/24 = 0.68$. Of what it leaves,
-# $v = (3 \cdot 0.625 + 2 \cdot 1.5)/7.75 = 0.63$ lies between tokens, less than of the outputs: it is better between
+# By hand: one token has outputs 1 and 3 in one document and 1 in another; a second token has −2 and −3, one in each.
+# The outputs' mean is 0 and $\sum y^2 = 24$. Pairs across documents: $(1 \cdot 1 + 3 \cdot 1)/2 = 2$ for the first
+# token and $(-2)(-3) = 6$ for the second, so that $s = (3 \cdot 2 + 2 \cdot 6)/24 = 0.75$. Each token's own mean would
+# give $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$. With inputs 1, 2, 1, −2 and −3, a line that predicts half of each
+# leaves 0.5, 2, 0.5, −1 and −1.5, so $\sum e^2 = 7.75$ and $R^2 = 1 - 7.75/24 = 0.68$. A share
+# $v = (3 \cdot 0.625 + 2 \cdot 1.5)/7.75 = 0.63$ of this lies between tokens, less than $s$: the line is better between
 # tokens, $1 - (0.63/0.75) \cdot 0.32 = 0.73$, than within them, $1 - (0.37/0.25) \cdot 0.32 = 0.52$.
 
 # %% tags=["nbval-check-output"]
@@ -112,15 +112,15 @@ five = TokenSums.empty(token, document, d_in=1, d_out=1)
 for fold in (0, 1):
     inside = document == fold
     five.update(fold, token[inside], x[inside], y[inside])
-half = AffineMap(torch.tensor([[0.5]]).double(), torch.zeros(1).double())  # a line that says half of each
+half = AffineMap(torch.tensor([[0.5]]).double(), torch.zeros(1).double())  # a line that predicts half of each
 for label, counted in (("by pairs", False), ("by own means", True)):
     found = split(half, five, counted)
     print(f"{label}: token share {found.token_share:.2f}, R² {found.r2:.2f}", end=", ")
     print(f"between tokens {found.r2_between:.2f}, within {found.r2_within:.2f}")
 
 # %% [markdown]
-# On planted rows, where it is known what there is to find: a block that is a table and no line, one that is a line,
-# and one that is both.
+# Next, planted rows for which the answer is known: a block that is a table and no line, one that is a line, and one
+# that is both.
 
 # %% tags=["nbval-check-output"]
 from howlinear.ideas.tokens.planted import planted_table
@@ -131,9 +131,9 @@ print(planted.set_index(["case", "quantity"]).round(2).to_string())
 # %% [markdown]
 # ## Run
 #
-# Every block on every text; then the same architecture with fresh weights, on the main text. Token shares of inputs
-# are asked in the same way, with $x$ in the place of $y$. Lines are fitted to the train side, everything is scored on
-# held-out documents.
+# We measure every block on every text; then the same architecture with fresh weights, on the main text. Token shares of
+# inputs are computed in the same way, with $x$ in place of $y$. Lines are fitted to the train side, and everything is
+# scored on held-out documents.
 
 # %%
 import howlinear as hl
@@ -175,8 +175,8 @@ print(trained.groupby("model", sort=False)[columns].mean().round(2).to_string())
 
 # %% [markdown]
 # The same block by block on the main text, with the token share of the inputs (`input_share`) and the $R^2$ of a table,
-# of table and line together, and of the line with a table of the *previous* token. NaN within tokens: the token decides
-# all, so that nothing varies within.
+# of table and line together, and of the line with a table of the *previous* token. NaN within tokens means that the
+# token decides everything, so nothing varies within.
 
 # %%
 run.folded("every block, text and interval", found.set_index(["model", "weights", "corpus", "block"]).round(2))
@@ -185,8 +185,8 @@ trained = trained.merge(beside, on=["model", "weights", "block"])
 trained.set_index(["model", "block"])[shown].round(2)
 
 # %% [markdown]
-# Rows of rare tokens and of frequent ones, half of the held-out rows each, about their own means. Means over blocks.
-# (Where the token share is small, $R^2$ between tokens rests on little and may even come out above 1.)
+# Rows of rare and of frequent tokens, half of the held-out rows each, scored about their own means; the table shows
+# means over blocks. (Where the token share is small, $R^2$ between tokens rests on little and may even exceed 1.)
 
 # %%
 kinds.groupby(["model", "weights", "kind"], sort=False)[columns].mean().round(2)
@@ -194,16 +194,16 @@ kinds.groupby(["model", "weights", "kind"], sort=False)[columns].mean().round(2)
 # %% [markdown]
 # **More rows, or more tokens?** If rows of one token hardly differ, many of them are worth one. How closely the line
 # follows its own rows says how many independent rows they are worth: `effective_rows`, the rank of the inputs over the
-# *optimism* of notebook 11 (`core.limits`). Next to it stand the rows that the line is fitted to, and the different
-# tokens among them. A number above `rows_train` says that the optimism is too small to be measured here.
+# *optimism* of notebook 11 (`core.limits`). The table also has the number of rows that the line is fitted to, and of
+# different tokens among them. A value above `rows_train` means that the optimism is too small to be measured here.
 
 # %%
 trained.set_index(["model", "block"])[["rows_train", "types", "effective_rows"]].round(0)
 
 # %% [markdown]
-# **Another text.** The main text's line on another text loses some $R^2$ against that text's own line. Of that,
-# `loss_between` lies between token means: the text has other words, or the same words in another mix. With a single
-# text the table is empty.
+# **Another text.** On another text, the main text's line loses some $R^2$ against that text's own line. Of this loss,
+# `loss_between` lies between token means: the text has other words, or the same words in other proportions. With a
+# single text the table is empty.
 
 # %%
 transfer.set_index(["model", "corpus", "block"]).round(2)
@@ -211,10 +211,10 @@ transfer.set_index(["model", "corpus", "block"]).round(2)
 # %% [markdown]
 # ## Figure: two lines in one
 #
-# **How to read it.** A panel a model, its blocks from left to right. Bars: the share of the output's variance that the
-# token decides. Filled marks: $R^2$ of the line on token means; open marks: on what varies within tokens, both with
-# 95 % intervals. The black line is $R^2_{\mathrm{lin}}$, which lies between the two, the nearer to the filled marks the
-# taller the bar.
+# **How to read it.** One panel for each model, its blocks from left to right. Bars: the share of the output's variance
+# that the token decides. Filled marks: $R^2$ of the line on token means; open marks: on what varies within tokens, both
+# with 95 % intervals. The black line is $R^2_{\mathrm{lin}}$, which lies between the two: the taller the bar, the
+# closer to the filled marks.
 
 # %%
 import matplotlib.pyplot as plt
@@ -238,10 +238,10 @@ plt.show()
 # %% [markdown]
 # ## Figure: before training, a line over the vocabulary
 #
-# **How to read it.** Fresh weights. The band reaches from the held-out $R^2$ of the text's line to its $R^2$ on the
-# rows of the fit: the limit of ever more rows lies in it. Diamonds: $R^2$ of a line fitted over the vocabulary, every
-# token once and by itself, weighted by how often the text has it. Where the token alone makes the row, the diamond is
-# that limit and needs no more rows. Crosses: what this line explains of the text's held-out rows; below −0.5 they leave
+# **How to read it.** All weights are fresh. The band reaches from the held-out $R^2$ of the text's line to its $R^2$ on
+# train rows; the limit with ever more rows lies in it. Diamonds: $R^2$ of a line fitted over the vocabulary, every
+# token once and by itself, weighted by its frequency in the text. If the token alone determines the row, the diamond is
+# that limit, without more rows. Crosses: $R^2$ of this line on the text's held-out rows; those below −0.5 are outside
 # the panel.
 
 # %%
@@ -259,10 +259,10 @@ run.conclusion()
 
 # %% [markdown]
 # - One line, two $R^2$. Between tokens a line is an interpolation over a vocabulary. Within tokens its $R^2$ says how
-#   straight the block's answer to context is.
+#   linear the block's response to context is.
 # - Limits. A token's context is not drawn at random: words stand among similar words, and what accompanies a token
-#   everywhere is counted as the token's. The rows without a partner in another fold are those of the rarest tokens. For
-#   a token that it has not seen, a table predicts the mean.
+#   everywhere is attributed to the token. The rows without a partner in another fold are those of the rarest tokens.
+#   For an unseen token, a table predicts the mean.
 
 # %% [markdown]
 # ## Test yourself
@@ -302,10 +302,10 @@ if joined is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: the sum over *all* pairs, a row with itself too, is $\lVert \sum z \rVert^2$. Those within a fold are the same
-# of the fold's rows.
+# Step 1: the sum over *all* pairs, including each row with itself, is $\lVert \sum z \rVert^2$. For the pairs within a
+# fold, take the same of the fold's rows.
 #
-# Step 2: count pairs in the same way, $n^2$ less the squares of the folds' counts.
+# Step 2: count pairs in the same way: $n^2$ minus the squares of the folds' counts.
 #
 # </details>
 
@@ -325,17 +325,17 @@ if square_of_mean is not None:
     print(f"right: {given:.2f} by pairs, {own_mean:.2f} by the own mean")
 
 # %% [markdown]
-# **3 (harder).** Is the block's one line also the best for what varies within tokens? Write the function that makes
-# `Moments` of the rows of a `TokenSums`, each less the mean of its token: their `sxx`, `sxy` and `syy`. The cell fits a
-# line to what you give it of the first model's last block.
+# **3 (harder).** Is the block's one line also the best for what varies within tokens? Write the function that computes,
+# from a `TokenSums`, the `Moments` of its rows, each minus the mean of its token: `sxx`, `sxy` and `syy`. The cell fits
+# a line to your moments of the first model's last block.
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: under *Idea* the sum of squares splits into a part between tokens and one within, and so do sums of
-# products. `hl.Moments.total(side.rows.values())` is a copy of the moments of all rows: take the part between away.
+# Step 1: under *Idea* the sum of squares splits into a part between tokens and one within, and so do sums of products.
+# `hl.Moments.total(side.rows.values())` is a copy of the moments of all rows: subtract the part between.
 #
-# Step 2: sums are kept for each token of each fold. `types, kind = side.types` says which of the tokens each sum is of,
-# and `torch.zeros(len(types)).double().index_add_(0, kind, side.count)` counts the rows of each token.
+# Step 2: sums are kept for each token in each fold. `types, kind = side.types` gives the token of each sum, and
+# `torch.zeros(len(types)).double().index_add_(0, kind, side.count)` counts the rows of each token.
 #
 # Step 3: the part between is $\sum_t n_t (\bar x_t - \bar x)(\bar x_t - \bar x)^\top$, and likewise with $y$. Add up
 # `side.sum_x` and `side.sum_y` like `side.count` for the means of tokens; `mean_x` of all rows is $\bar x$.
@@ -386,7 +386,7 @@ if within is not None:
 #
 # Step 1: how much would a table explain of these rows if every token occurred once?
 #
-# Step 2: a `Table` is scored by `table.r2(rows)`. On which rows may it be?
+# Step 2: a `Table` is scored by `table.r2(rows)`. Which rows may these be?
 #
 # </details>
 

@@ -33,8 +33,8 @@ asked = choose_blocks("depth 0.9", run.capture(first).blocks)
 (gate,), (rows,) = [each.values() for each in measure.fit_gates(first_model, split_in_three(text), asked, run.seed)]
 
 # %% [markdown]
-# **1.** Of $F$ multiplications a token, half are left, and $d^2/2 + d$ come: $\frac12 - (\frac12 d^2 + d)/F$. In a
-# block of $8 d^2$ the line is an eighth, and the score is next to nothing.
+# **1.** Half of the $F$ multiplications per token are left, and $d^2/2 + d$ are added: $\frac12 - (\frac12 d^2 + d)/F$.
+# In a block of $8 d^2$ the line costs an eighth, and the score next to nothing.
 
 # %%
 block = hl.sites(first_model)[0].ffn
@@ -45,7 +45,7 @@ assert saving < 0.5
 print(f"{saving:.3f}")
 
 # %% [markdown]
-# **2.** Half of the oracle's half is what a random half would have. The gate has more in common with it, since the
+# **2.** A random half would contain half of the oracle's half. The gate has more in common with the oracle, since the
 # score orders rows nearly as the error does; and any function that keeps the order gives the same gate.
 
 
@@ -61,8 +61,8 @@ assert 0.55 < shared < 1
 print(f"{shared:.2f}")
 
 # %% [markdown]
-# **3.** The rows near the middle of a projection lie between the others, so that no plane divides them. An affine
-# function is higher on one side and lower on the other, and on the mean it is the same for both.
+# **3.** The rows near the middle of a projection lie between the others, so no plane separates them. An affine function
+# is higher on one side and lower on the other, and on average it is the same for both kinds of rows.
 
 # %%
 direction = torch.randn(rows.x.shape[1], generator=torch.Generator().manual_seed(3))
@@ -77,8 +77,8 @@ def straight(x):
 assert abs(float(straight(rows.x).float().mean()) - 0.5) < 0.01
 
 # %% [markdown]
-# **4.** Rows of *low* score take the line, and she has fitted it to those that keep the block. The sign is one
-# character, and her line serves the tokens that never see it.
+# **4.** Rows with a *low* score take the line, but she has fitted it to the rows that keep the block. Because of one
+# wrong comparison, her line serves the tokens that never take it.
 
 
 # %%

@@ -39,7 +39,7 @@ joined = 0.9 * 0.8 + 0.1 * -0.2
 assert round(joined, 6) == 0.7
 
 # %% [markdown]
-# **2.** All pairs less those within a fold, over their number.
+# **2.** Take all pairs minus those within a fold, and divide by their number.
 
 
 # %%
@@ -55,8 +55,8 @@ def square_of_mean(z, fold):
 assert abs(square_of_mean(torch.tensor([[2.0], [4.0]]), torch.tensor([0, 1])) - 8) < 1e-5
 
 # %% [markdown]
-# **3.** Sums of squares and products within tokens are those of all rows less those of the token means, each counted as
-# often as its token occurs. A line fitted to these is what regression on $x$ and a free table beside it would give $x$.
+# **3.** Sums of squares and products within tokens are those of all rows minus those of the token means, each counted
+# as often as its token occurs. A line fitted to these has the slope of a regression on $x$ and a free table.
 
 
 # %%
@@ -80,7 +80,7 @@ assert r2_within["a line within"] > r2_within["one line"]
 print({name: round(r2, 2) for name, r2 in r2_within.items()})
 
 # %% [markdown]
-# **4.** She scores the table on the rows that it was made of. A token that occurs once is explained there by itself.
+# **4.** She scores the table on the rows that it was made from. There, a token that occurs once is explained by itself.
 
 
 # %%
