@@ -20,8 +20,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook uses only the first model; its text assumes a GPT-2
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 most_rows = 20_000  # tokens that the model reads, or the profile's own number if that is smaller
 
 # %%
@@ -54,7 +54,7 @@ print("model:", name, "· text:", run.corpora[0])
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about.
 
 # %%
 run.answer()
@@ -400,7 +400,7 @@ run.conclusion()
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

@@ -20,8 +20,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 block: int or None = None  # the block we look at closely; None: a third of the way up
 
 # %%
@@ -50,7 +50,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about.
 
 # %%
 run.answer()
@@ -226,7 +226,7 @@ run.conclusion()
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 most_rows: int or None = None  # token rows for a model before training; None: up to four times the profile's
 beside_paper = False  # also draw models that are not the paper's, next to its first one
 
@@ -49,9 +49,9 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
-# rank correlation compares two orders: +1 if they are the same, −1 if one is the other reversed, about 0 if they have
-# nothing to do with each other.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about. A rank
+# correlation compares two orders: +1 if they are the same, −1 if one is the other reversed, about 0 if they have nothing
+# to do with each other.
 
 # %%
 run.answer()
@@ -473,7 +473,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

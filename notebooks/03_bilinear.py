@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 sample_rows: int or None = None  # token rows that the probe is fitted and scored on; None: the run profile's sample
 rank = 16  # products of two inputs in the branch, as in the paper
 seeds = 3  # fits per block, each from another start and stopped by another train fold
@@ -77,7 +77,7 @@ for name, of_model in some.items():
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about.
 
 # %%
 run.answer()
@@ -509,7 +509,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

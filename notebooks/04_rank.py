@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 counts = [0, 1, 2, 4, 8, 16, 32]  # how many of the loudest features, or directions, to leave out
 bands = 4  # bands of token frequency, each with the same share of the text
 heavy = 0.01  # share of held-out rows that counts as heaviest, by leverage
@@ -50,7 +50,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about. A
 # block is *near-linear* if its $R^2_{\mathrm{lin}}$ is at least `high`, above; an output feature is *loud* if it varies
 # much; the *effective rank* counts the directions that share the outputs' variance.
 
@@ -408,7 +408,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

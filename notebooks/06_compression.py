@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 deep = 5  # how many blocks to replace together, at most
 candidates = 2  # blocks that the greedy search tries at each step
 sets = 8  # random sets of two to four blocks, to test predictions of joint costs
@@ -67,7 +67,7 @@ run.record_held_out({name: {run.corpora[0]: text} for name, text in texts.items(
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about. A
 # *signal* is a number computed before a swap that should predict its cost. Spearman's ρ compares the order of the
 # blocks by the signal with their order by measured cost: it is 1 if the two orders are the same, −1 if one is the
 # reverse of the other, and about 0 if they are unrelated.
@@ -489,7 +489,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 blocks: list or str or dict or None = None  # which blocks: numbers, or a rule as in spaced 3; None: all
 sample_rows: int or None = None  # rows that every optimiser trains and is scored on; None: the run profile's sample
 steps: int or None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
@@ -54,7 +54,7 @@ print("blocks:", {name: list(captured) for name, captured in models.items()})
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about.
 
 # %%
 run.answer()
@@ -348,7 +348,7 @@ print(f"of {len(blocks)} blocks, a trained layer is surely below the closed form
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output features to leave out
 swapped = 8  # blocks with massive rows that are swapped in each model, those that rest most on these rows
 others = 2  # blocks without massive rows that are swapped for comparison: the most and the least linear
@@ -59,7 +59,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about. A
 # row is *massive* if its output is beyond ten times the median norm of its block's outputs; an arrow goes from
 # $R^2_{\mathrm{lin}}$ of all rows to that of the others. Where no block of this run has such rows, the planted sink
 # below shows what they do, and `figures/public/12_sinks_without.png` shows public models that have them.
@@ -545,7 +545,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordi
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

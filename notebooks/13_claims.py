@@ -20,8 +20,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold at which the verdicts are taken again
 
 # %%
@@ -51,7 +51,7 @@ guesses = {}  # for example {"heterogeneous": "✓", "compression": "~"}
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about.
 
 # %%
 run.answer()
@@ -239,7 +239,7 @@ print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()

@@ -19,8 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-model: str or None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
-corpus: str or None = None  # a text of yours in the place of the profile's: a path, or a name
+model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
+corpus: str or None = None  # your own text instead of the profile's: a path or a name
 limit = 0.01  # relative rise of perplexity that is allowed
 blocks: list or str or None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
 fit_rows: int or None = None  # token rows of the main text, a quarter of them held out; None: all
@@ -61,7 +61,7 @@ print("models:", ", ".join(models) or "none", "· text:", run.corpora[0])
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about.
 
 # %%
 run.answer()
@@ -244,7 +244,7 @@ run.conclusion()
 # %% [markdown]
 # ## Test yourself
 #
-# Say each answer to yourself, with a guess at its number, before you unfold it.
+# Answer each question for yourself, with a guess at the number, before you unfold it.
 
 # %%
 run.questions()
@@ -340,7 +340,7 @@ if straight is not None:
     even = hl.Moments(inputs, 1).update(kept[0::2], pretended[0::2])
     odd = hl.Moments(inputs, 1).update(kept[1::2], pretended[1::2])
     r2 = hl.ceiling(even, odd).r2
-    assert r2 < 0.1, f"an affine score tells {r2:.2f} of it: straight rows must lie on both sides of the others"
+    assert r2 < 0.1, f"an affine score tells {r2:.2f} of it: one kind of row must lie on both sides of the other"
     print(f"right: half of the rows are straight, and an affine score tells {max(r2, 0):.2f} of which")
 
 # %% [markdown]
