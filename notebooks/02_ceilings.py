@@ -50,8 +50,8 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # ## The answer
 #
 # These are the recorded results of this run profile, numbers first; the sections below show how they come about. A rank
-# correlation compares two orders: +1 if they are the same, −1 if one is the other reversed, about 0 if they have nothing
-# to do with each other.
+# correlation compares two orders: +1 if they are the same, −1 if one is the other reversed, about 0 if they have
+# nothing to do with each other.
 
 # %%
 run.answer()
