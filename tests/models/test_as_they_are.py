@@ -20,6 +20,7 @@ from transformers import (
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 import howlinear as hl
+from helpers.reference import r2_by_hooks
 from howlinear.errors import InputError
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -78,6 +79,37 @@ def test_what_a_hook_hands_a_block_no_map_in_its_place_would_get():
         hl.swap_costs(model, profile, IDS)
     handle.remove()
     assert hl.swap_costs(model, profile, IDS)
+
+
+class Louder(LlamaForCausalLM):
+    def forward(self, input_ids=None, **named):
+        return super().forward(inputs_embeds=3 * self.get_input_embeddings()(input_ids) + 1, **named)
+
+
+def by_class(model):
+    model.__class__ = Louder
+
+
+def by_instance(model):
+    own = model.forward
+    model.forward = lambda input_ids, **named: own(inputs_embeds=3 * model.model.embed_tokens(input_ids) + 1, **named)
+
+
+def by_hook(model):
+    def other_ids(_, args, named):
+        return args, {**named, "input_ids": (named["input_ids"] + 7) % 100}
+
+    model.register_forward_pre_hook(other_ids, with_kwargs=True)
+
+
+@pytest.mark.parametrize("changed", [by_class, by_instance, by_hook])
+def test_what_a_model_does_before_its_body_comes_to_the_rows_of_both_sides(changed):
+    model = llama()
+    changed(model)
+    profile = hl.measure(model, IDS)
+    for block, layer in enumerate(model.model.layers):
+        expected, _ = r2_by_hooks(model, layer.mlp, layer.mlp, {"input_ids": IDS})
+        assert profile[block].r2 == pytest.approx(expected, abs=1e-5)
 
 
 def test_weights_of_two_blocks_are_not_made_smaller_in_one():

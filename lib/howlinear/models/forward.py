@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import HowlinearError, InputError, SourceError, in_one_line
 from howlinear.models.calls import FAILURES, stream_of
-from howlinear.models.checks import main_input
+from howlinear.models.checks import is_hooked, is_written_over, main_input
 from howlinear.models.ffn_sites import Site, device_of
 
 Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
@@ -32,10 +32,19 @@ def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> N
     whether any site runs twice. By default all layers run.
     """
     with one_pass(model), _ended_behind(model, last):
-        # with its head if its base model reads something else, as DINOv3's encoder does
-        reads = inspect.signature(model.base_model.forward).parameters
-        body = model.base_model if main_input(model) in reads else model
+        body = body_of(model)
         body(**_keywords(model, body, inputs))
+
+
+def body_of(model: PreTrainedModel) -> Module:
+    """Return what runs all layers: the base model, or the model with its head if that may change the layers' inputs.
+
+    A hook or a custom forward may change them, and some base models, such as DINOv3's encoder, read something else.
+    """
+    of_library = type(model).forward.__module__.startswith("transformers.")
+    as_written = of_library and not is_written_over(model) and not is_hooked(model, before=True)
+    reads = inspect.signature(model.base_model.forward).parameters
+    return model.base_model if as_written and main_input(model) in reads else model
 
 
 _RUNS_ONCE: WeakSet[Module] = WeakSet()
@@ -105,20 +114,21 @@ def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
 
 
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:
-    """Compute a model's logits of each next token.
-
-    A mixture of experts does not compute its router's loss, since a map has no router.
-    """
-    adds_loss = getattr(model.config.get_text_config(), "output_router_logits", False)
+    """Compute a model's logits of each next token."""
     with one_pass(model):
-        found = model(**_keywords(model, model, inputs), **({"output_router_logits": False} if adds_loss else {}))
+        found = model(**_keywords(model, model, inputs))
     return found.logits if hasattr(found, "logits") else stream_of(found)  # a custom head returns a tensor
 
 
 def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[str, Any]:
-    """Return the keywords for a model or its body: no cache is kept, and a custom forward may have no such keyword."""
+    """Return the keywords for a model or its body: no cache is kept, and a custom forward may have no such keyword.
+
+    A mixture of experts does not compute its router's loss, since a map has no router.
+    """
     if isinstance(inputs, Tensor):
         inputs = {"input_ids": inputs.to(device_of(model)), "use_cache": False}
+    if body is not model.base_model and getattr(model.config.get_text_config(), "output_router_logits", False):
+        inputs = {**inputs, "output_router_logits": False}
     reads = inspect.signature(body.forward).parameters
     if "use_cache" in reads or any(each.kind is each.VAR_KEYWORD for each in reads.values()):
         return inputs

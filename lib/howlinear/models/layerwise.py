@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import prefix_of
-from howlinear.models.forward import Inputs, logits, one_pass, trunk
+from howlinear.models.forward import Inputs, body_of, logits, one_pass, trunk
 from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.shards import chunks, fills_memory, is_on_disk, read, read_rows
 from howlinear.models.work import StreamFiles
@@ -59,7 +59,8 @@ class Layerwise:
         self.passed = 0
         self._extras: list[list[Extras]] = []  # batch → layer → its other arguments
         self._form: Callable[[Tensor], Any] | None = None  # a stream → a layer's return value with that stream
-        body = [name for name in self._names_beside() if name.startswith(prefix_of(model))]
+        before = "" if body_of(model) is model else prefix_of(model)
+        body = [name for name in self._names_beside() if name.startswith(before)]
         embedding = model.get_input_embeddings()
         looked_up = self._matrix_on_disk(embedding, nn.Embedding)
         others = {} if looked_up is None else {embedding: self._looked_up(looked_up, embedding)}
