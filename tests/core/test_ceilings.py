@@ -195,6 +195,27 @@ def test_affine_map_applies_in_the_dtype_of_its_rows():
     assert affine(x.float()).shape == (2, 5, 3)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("held", [list, np.array, torch.tensor])
+def test_a_map_is_of_numbers_however_they_are_held(held):
+    affine = AffineMap(held([[1.0, 2.0], [3.0, 4.0]]), held([0.5, -0.5]))  # (1, 2) W = (7, 10)
+    assert affine(torch.tensor([1.0, 2.0])).tolist() == [7.5, 9.5]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("weight", "bias"), [
+    ([[1.0, 2.0], [3.0, 4.0]], [0.5]),  # one number for both outputs
+    ([[1.0, 2.0], [3.0, 4.0]], 0.5),
+    ([[1.0, 2.0], [3.0, 4.0]], [[0.5, 0.5]]),
+    ([1.0, 2.0], [0.5, 0.5]),
+    ([[1.0, 2.0], [3.0, 4.0]], None),
+    ([[1j, 2.0], [3.0, 4.0]], [0.5, 0.5]),
+])  # fmt: skip
+def test_a_map_of_other_shapes_or_of_no_real_numbers_is_refused(weight, bias):
+    with pytest.raises(InputError):
+        AffineMap(weight, bias)
+
+
 def test_the_constant_map_is_the_mean_and_explains_nothing():
     x, y, _ = rows_and_folds()
     affine = AffineMap.constant(moments_of(x, y))

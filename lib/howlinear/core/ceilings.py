@@ -36,12 +36,23 @@ class AffineMap:
     """x ↦ x W + b.
 
     Attributes:
-        weight: W, shape (d_in, d_out), float64.
-        bias: b, shape (d_out,), float64.
+        weight: W, shape (d_in, d_out), float64: a tensor, an array or lists.
+        bias: b, shape (d_out,), float64, likewise.
+
+    Raises:
+        InputError: no real numbers, or other shapes.
     """
 
     weight: Float[Tensor, "d_in d_out"]
     bias: Float[Tensor, " d_out"]
+
+    def __post_init__(self) -> None:
+        """Keep tensors, and refuse what torch would stretch to fit, as one number for all of `bias`."""
+        for name in ("weight", "bias"):
+            object.__setattr__(self, name, real_tensor(name, getattr(self, name)))
+        if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[1:]:
+            shapes = f"{tuple(self.weight.shape)} and {tuple(self.bias.shape)}"
+            raise InputError(f"weight and bias of shapes {shapes}: give (d_in, d_out) and (d_out,)")
 
     def __call__(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """Apply the map in the dtype of `x`, or in float64 if `x` holds integers.

@@ -159,9 +159,6 @@ def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> S
     if tensors is not None:
         number = block["block"]
         affine = AffineMap(tensors[f"{number}.weight"], tensors[f"{number}.bias"])
-        if affine.weight.ndim != 2 or affine.bias.shape != affine.weight.shape[1:]:
-            shapes = f"{tuple(affine.weight.shape)} and {tuple(affine.bias.shape)}"
-            raise ValueError(f"weight and bias of block {number} are of shapes {shapes}")
         r2_per_feature = tensors[f"{number}.r2_per_feature"]
     whole = Ceiling(
         r2=block["r2"],
