@@ -431,6 +431,17 @@ def test_a_loader_of_lists_of_different_lengths_is_padded():
     assert found["attention_mask"].tolist() == [[1, 1], [1, 0]]
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"), [("pixel_values", (1, 4, 4)), ("input_features", (3, 5)), ("input_values", (6,))]
+)
+def test_images_and_sounds_of_a_loader_are_stacked_as_torch_does(name, shape):
+    given = torch.arange(5 * torch.Size(shape).numel()).reshape(5, *shape).float()
+    examples = [{name: part, "labels": 0} for part in given]
+    for held in (examples, [{**example, name: example[name].numpy()} for example in examples]):
+        found = gathered(DataLoader(held, batch_size=2))
+        assert torch.equal(found[name], given)
+
+
 def test_what_lists_of_lists_hold_keeps_its_axes():
     boxes = torch.arange(24).reshape(4, 3, 2)  # of each of 4 sequences, 3 places, 2 numbers
     examples = [{"input_ids": [1, 2, 3], "bbox": box.tolist()} for box in boxes]

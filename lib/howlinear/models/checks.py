@@ -24,6 +24,9 @@ from howlinear.errors import InputError
 from howlinear.files.paths import printable
 from howlinear.models.shards import is_on_disk
 
+PERCEIVES = ("pixel_values", "input_features", "input_values")
+"""Keywords that models read images and sound by."""
+
 LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}
 """Libraries whose hooks are restored with a model, or remove themselves."""
 
@@ -208,7 +211,7 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
 def main_input(model: PreTrainedModel) -> str:
     """Return the keyword of a model's main input: as its class names it, or that of a tower whose class does not."""
     taken = inspect.signature(model.forward).parameters
-    perceived = [name for name in ("pixel_values", "input_features", "input_values") if name in taken]
+    perceived = [name for name in PERCEIVES if name in taken]
     named = model.main_input_name in taken or not perceived
     return model.main_input_name if named else perceived[0]
 

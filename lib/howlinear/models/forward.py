@@ -130,9 +130,10 @@ def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[s
     if body is not model.base_model and getattr(model.config.get_text_config(), "output_router_logits", False):
         inputs = {**inputs, "output_router_logits": False}
     reads = inspect.signature(body.forward).parameters
-    if "use_cache" in reads or any(each.kind is each.VAR_KEYWORD for each in reads.values()):
+    if any(each.kind is each.VAR_KEYWORD for each in reads.values()):
         return inputs
-    return {name: given for name, given in inputs.items() if name != "use_cache"}
+    ours = {"use_cache", "output_router_logits"}
+    return {name: given for name, given in inputs.items() if name in reads or name not in ours}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from howlinear.errors import InputError
-from howlinear.models.checks import as_tensor
+from howlinear.models.checks import PERCEIVES, as_tensor
 from howlinear.text.plain import (
     COLUMNS,
     as_list,
@@ -194,8 +194,15 @@ def _as_array(part: Any) -> Any:
 def _batches(given: DataLoader | Iterator) -> list[Any]:
     """List the batches of an iterator or a loader, but the examples if the loader has torch's default collate."""
     if isinstance(given, DataLoader) and given.collate_fn is default_collate:
-        return _examples(given.dataset, chain.from_iterable(given.batch_sampler))
+        return [*map(_stacked, _examples(given.dataset, chain.from_iterable(given.batch_sampler)))]
     return [_checked(batch) for batch in given]
+
+
+def _stacked(example: Any) -> Any:
+    """Give an example with an image or a sound its batch axis, as torch's collate does; token ids need none."""
+    if not isinstance(example, Mapping) or not example.keys() & {*PERCEIVES} or "input_ids" in example:
+        return example
+    return {name: as_tensor(part, str(name))[None] for name, part in example.items() if part is not None}
 
 
 def _are_of_one_axis(parts: Any) -> bool:
