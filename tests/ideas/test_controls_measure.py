@@ -17,7 +17,7 @@ from howlinear.ideas.controls.inputs import Colour, gaussian, recolour
 from howlinear.ideas.controls.weights import chance_floor, redraw, respond, sample_ceiling
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture, describe
-from howlinear.models.ffn_sites import sites, whole
+from howlinear.models.ffn_sites import ffn_module, sites
 from howlinear.models.load import untrained
 from howlinear.text.rows import TokenRows
 from tests.ideas.test_controls import sample_of
@@ -56,7 +56,7 @@ def test_the_whole_ffn_of_an_encoder_answers_its_own_rows(rows):
     kept = capture(model, TokenRows.from_ids(rows.ids % 20 + 3, folds=2), sample=100)
     for site in sites(model):
         sample = kept[site.block].rows()
-        torch.testing.assert_close(respond(whole(model, site), sample.x), sample.y, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(respond(ffn_module(model, site), sample.x), sample.y, atol=1e-4, rtol=1e-4)
     assert site.output.in_features != sample.x.shape[1]  # its last layer alone could not read them
 
 

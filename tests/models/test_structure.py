@@ -14,7 +14,7 @@ from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.models.calls import maps_alone
 from howlinear.models.ffn_sites import FAMILIES as TABLE
-from howlinear.models.ffn_sites import pattern_of, sites, whole
+from howlinear.models.ffn_sites import ffn_module, pattern_of, sites
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
@@ -287,7 +287,7 @@ def test_y_is_the_first_of_what_an_ffn_returns(rows):
         assert torch.equal(model(ids), alone(ids))
     assert isinstance(model.trunk["rooms"][0].ff, Pair)
     x = torch.randn(3, WIDTH)
-    assert torch.equal(whole(model, sites(model)[0])(x), alone.trunk["rooms"][0].ff(x))
+    assert torch.equal(ffn_module(model, sites(model)[0])(x), alone.trunk["rooms"][0].ff(x))
 
 
 def test_what_makes_y_of_x_alone_is_tried_with_weights_and_without():
@@ -319,7 +319,7 @@ def test_an_ffn_that_reads_something_beside_x_runs_under_a_map(rows):
     with pytest.raises(InputError, match="reads something beside x"):
         replace(model, {0: nn.Linear(WIDTH, WIDTH)})
     with pytest.raises(InputError, match="a Routed makes no y of x alone"):
-        whole(model, sites(model)[0])(torch.randn(3, WIDTH))
+        ffn_module(model, sites(model)[0])(torch.randn(3, WIDTH))
 
 
 def test_what_returns_more_than_y_has_no_linear_layer_for_good():
