@@ -6,7 +6,7 @@ committed files back: results, figures and record of the run. The figures of thi
 below `build/`. Nothing is restored
 
 - where a number moved beyond its tolerance, appeared or disappeared;
-- on the machine that made the record, where any changed byte has another cause;
+- if everything that differs was recorded on this machine, where any changed byte has another cause;
 - where tracked files differ from the commit, since the recorded files may have been made by other code.
 
 `make figures` ends with `python -m tools.on_record PROFILE`.
@@ -40,8 +40,11 @@ def given_back(profile: str) -> dict[str, list[str]]:
     if provenance.commit()["modified"] is not False:
         return {}
     back = {}
-    for stem, files in _changed(profile).items():
-        if _made_elsewhere(stem, profile) and _agrees(stem, profile):
+    changed = _changed(profile)
+    # a notebook may also differ because it reads what another one, recorded elsewhere, has found here
+    elsewhere = any(_made_elsewhere(stem, profile) for stem in changed)
+    for stem, files in changed.items():
+        if elsewhere and _agrees(stem, profile):
             _restore(files)
             back[stem] = files
     if back and profile == "minis" and not _changed(profile) and _differing([REPORT]):

@@ -81,6 +81,13 @@ def test_on_the_machine_of_the_record_a_change_has_another_cause_and_stays(proje
     assert f"figures/minis/{STEM}_it.svg" in differing(project)
 
 
+def test_what_a_notebook_of_this_machine_makes_of_anothers_numbers_gives_way_too(project):
+    ran(project, STEM, 0.5005, "elsewhere", processor="b")
+    ran(project, OTHER, 0.5, "drawn from the numbers of the first")
+    assert list(on_record.given_back("minis")) == [STEM, OTHER]
+    assert differing(project) == []
+
+
 def test_a_later_processor_of_the_same_name_is_another_machine(project):
     ran(project, STEM, 0.5005, "elsewhere", family="25", model="17")
     assert list(on_record.given_back("minis")) == [STEM]
