@@ -83,7 +83,7 @@ for document in tokenizer(texts)["input_ids"]:
     tokens += document
     tokens.append(tokenizer.eos_token_id)
 stream = torch.tensor(tokens)
-glance = load_corpus("docs", tokenizer).rows(4_096)
+rows = load_corpus("docs", tokenizer).rows(4_096)
 recipe = replace(twins.RECIPE, steps=16, warm_up=60, seed=run.seed)
 blocks = 4
 width = 64
@@ -95,7 +95,7 @@ for site in hl.sites(frozen):
 
 
 def filmed(model):
-    snapshots = train(model, {"docs": stream}, glance, recipe)
+    snapshots = train(model, {"docs": stream}, rows, recipe)
     return Trajectory.of("nano", snapshots)
 
 

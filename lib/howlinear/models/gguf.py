@@ -31,6 +31,7 @@ from howlinear.errors import SourceError
 from howlinear.files.cache import made_once
 from howlinear.models.packaged import READERS
 from howlinear.models.seals import digest, seal
+from howlinear.models.sources import silent
 
 if TYPE_CHECKING:  # the package is an extra
     from gguf import GGUFReader
@@ -74,7 +75,7 @@ def _convert(file: Path, new: Path) -> None:
         raise _is_part(file, "one", str(parts.contents()))
     # The conversion's bar ignores the setting of transformers: hide it if the other bars are hidden.
     bar = nullcontext() if logging.is_progress_bar_enabled() else redirect_stderr(StringIO())
-    with bar, TemporaryDirectory() as empty:  # transformers would read other files next to this one
+    with bar, silent(), TemporaryDirectory() as empty:  # transformers would read other files next to this one
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
         model, report = AutoModelForCausalLM.from_pretrained(
             **options,

@@ -51,7 +51,7 @@ from howlinear.models.drawn import Draws
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_at
 from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.shards import Shards, is_on_disk
-from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located, with_revision
+from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located, silent, with_revision
 from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -188,7 +188,7 @@ def load_on_disk(
     _check_accelerate()
     dtype = dtype_of(dtype)
     source, revision = _on_hub(str(name), None)
-    with loading(source, revision):
+    with loading(source, revision), silent():
         config = _config_of(source, revision)
     # of the config, or of its text part
     if any(getattr(each, "quantization_config", None) for each in (config, config.get_text_config())):
@@ -196,7 +196,7 @@ def load_on_disk(
             f"{source} holds quantised weights (quantization_config), which only transformers can read: leave "
             "layerwise and work out, or save the model unquantised"
         )
-    with loading(source, revision):
+    with loading(source, revision), silent():
         model = without_weights(_class_of(config), config, dtype)
     shards = Shards(source, revision, device)
     missing, unexpected = shards.locate(model)
@@ -243,7 +243,7 @@ def _from_pretrained(
     bits: int | None,
 ) -> PreTrainedModel:
     rounding = {} if bits is None else {"quantization_config": BitsAndBytesConfig(**{f"load_in_{bits}bit": True})}
-    with loading(source, revision):
+    with loading(source, revision), silent():
         config = _config_of(source, revision)
         model, report = _class_of(config).from_pretrained(
             source,

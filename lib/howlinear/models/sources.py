@@ -148,17 +148,20 @@ def embedded() -> str:
 
 @contextmanager
 def loading(source: str, revision: str | None = None) -> Iterator[None]:
-    """Turn any error in loading `source` into a `SourceError`; the Hub is asked only if it can be reached.
+    """Turn any error in loading `source` into a `SourceError`; the Hub is asked only if it can be reached."""
+    with reading(source, revision), hub():
+        yield
 
-    Meanwhile transformers prints no table of missing weights: what matters is reported in one line.
-    """
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep transformers from printing its table of missing weights: what matters is reported in one line."""
     from transformers.utils import logging  # a wrong name should not wait for it
 
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        with reading(source, revision), hub():
-            yield
+        yield
     finally:
         logging.set_verbosity(before)
 
