@@ -161,6 +161,8 @@ MASKED = {  # all of the same padded sequences
     "pair": lambda ids, mask: (ids, mask),
     "list of ids, mask and labels": lambda ids, mask: [ids.numpy(), mask.numpy(), ids.numpy()],
     "generator of pairs": lambda ids, mask: zip(ids, mask, strict=True),
+    "list of pairs": lambda ids, mask: list(TensorDataset(ids, mask)),
+    "list of a loader's pairs": lambda ids, mask: list(DataLoader(TensorDataset(ids, mask), batch_size=10)),
 }
 
 TEXTS = {
@@ -238,6 +240,9 @@ BAD = {
     "a set": lambda ids: {1, 2},
     "a model": lambda ids: nn.Linear(2, 2),
     "a tuple of ids and something": lambda ids: (ids, ids),
+    "images": lambda ids: torch.zeros(4, 3, 8, 8),
+    "list of images": lambda ids: [torch.zeros(3, 8, 8)] * 4,
+    "images and their classes": lambda ids: [(torch.zeros(3, 8, 8), 1)] * 4,
     "labels that are no mask": lambda ids: TensorDataset(ids, ids % 2),
     "labels of one span": lambda ids: TensorDataset(ids, (torch.arange(LENGTH) // 4 == 1).long().expand_as(ids)),
     "numbers before ids": lambda ids: TensorDataset(torch.arange(len(ids)), ids),

@@ -310,6 +310,12 @@ def test_no_file_is_replaced_unasked(done, refused, monkeypatch, text, folder, t
     refused("cannot write", *options, "--json", files["json"] / ".." / "y.json", "--force")
     (tmp_path / "folder.csv").mkdir()
     refused("it is a folder", *options, "--csv", tmp_path / "folder.csv", "--force")
+    own = tmp_path / "own.csv"
+    own.write_text("text\none\n")
+    for command in ("measure", "tokens"):
+        refused(
+            "this command reads it", command, folder, "--corpus", own, "--csv", tmp_path / "." / "own.csv", "--force"
+        )
 
 
 def test_fresh_says_what_was_before_training_everywhere(done, text, folder, tmp_path):

@@ -110,6 +110,13 @@ class Pair(FeedForward):
         return self.net(x), None
 
 
+class FlatPair(FeedForward):
+    """Returns y without the axis of sequences, and more."""
+
+    def forward(self, x):
+        return self.net(x).reshape(-1, WIDTH), None
+
+
 class Block(nn.Module):
     def __init__(self, width, attention, ffn):
         super().__init__()
@@ -163,7 +170,7 @@ class Unpacking(Block):
     def forward(self, x):
         x = x + self.mix(self.norm(x))
         y, _ = self.ff(self.ffn_norm(x))
-        return x + y
+        return x + y.reshape(x.shape)
 
 
 class House(PreTrainedModel):
@@ -271,9 +278,10 @@ def test_x_may_come_by_its_name(rows):
     torch.testing.assert_close(one.sxy, other.sxy, rtol=1e-12, atol=1e-12)
 
 
-def test_y_is_the_first_of_what_an_ffn_returns(rows):
+@pytest.mark.parametrize("ffn", [Pair, FlatPair])
+def test_y_is_the_first_of_what_an_ffn_returns(rows, ffn):
     """As of mixtures whose router gives its scores beside y, which the layer unpacks."""
-    model = house(ffn=Pair, block=Unpacking)
+    model = house(ffn=ffn, block=Unpacking)
     assert pattern_of(model) == "trunk.rooms.*.ff"
     (block,) = capture(model, rows, blocks=[0]).values()
     alone = house(ffn=FeedForward)
@@ -285,7 +293,7 @@ def test_y_is_the_first_of_what_an_ffn_returns(rows):
     one_map = nn.Linear(WIDTH, WIDTH)
     with torch.no_grad(), swap(model, {0: one_map}), swap(alone, {0: one_map}):
         assert torch.equal(model(ids), alone(ids))
-    assert isinstance(model.trunk["rooms"][0].ff, Pair)
+    assert isinstance(model.trunk["rooms"][0].ff, ffn)
     x = torch.randn(3, WIDTH)
     assert torch.equal(ffn_module(model, sites(model)[0])(x), alone.trunk["rooms"][0].ff(x))
 

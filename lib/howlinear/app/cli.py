@@ -206,7 +206,7 @@ def measure(
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
     reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
     if not is_distributed():  # with several processes, only one reports errors, which needs torch
-        check_targets(targets, force)
+        check_targets(targets, force, [*models, corpus])
         check_sources(models, [corpus], reading)
 
     from howlinear.instrument.distributed import joined
@@ -215,7 +215,7 @@ def measure(
 
     with joined(device) as group:
         if group.first:
-            check_targets(targets, force)
+            check_targets(targets, force, [*models, corpus])
         chosen = parse_blocks(blocks)
         check_kind(site)
         if tolerance is not None:
@@ -328,7 +328,7 @@ def compare(
             "mini-llama, or one model and two texts, as in howlinear compare mini-gpt2 --corpus docs --corpus code"
         )
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
-    check_targets(targets, force)
+    check_targets(targets, force, [*models, *corpora])
     reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
     check_sources(models, corpora, reading)
     chosen = parse_blocks(blocks)
@@ -431,7 +431,7 @@ def tokens(
 ) -> None:
     """Show which tokens each block's affine map misses: their shares of its residual on held-out text."""
     targets = {"--html": html, "--csv": csv}
-    check_targets(targets, force)
+    check_targets(targets, force, [model, corpus])
     reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
@@ -520,7 +520,7 @@ def compress(
     if alike and blocks is not None:
         raise InputError("--alike is about all blocks, so that one number in the config says it: leave --blocks out")
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
-    check_targets(targets, force)
+    check_targets(targets, force, [model, corpus])
     from howlinear.ideas.compression.output_folder import check_output_folder
 
     check_output_folder(out, force)
@@ -766,10 +766,11 @@ def check_sources(models: list[str], corpora: list[str], reading: Reading) -> No
             plain.read_bytes(path, most=1)
 
 
-def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
+def check_targets(targets: Mapping[str, Path | None], force: bool, sources: Iterable[str]) -> None:
     """Refuse a file that cannot be written: folders are not created, and files are replaced only with `force`.
 
-    `targets` has the file of each option, or None; a suffix that the option does not write is refused as well.
+    `targets` has the file of each option, or None; a suffix that the option does not write is refused as well, and so
+    is one of the models and texts, `sources`, that the command reads.
     """
     for option, path in targets.items():
         if path is None:
@@ -782,6 +783,8 @@ def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
             raise SourceError(f"cannot write {path}: the folder {path.parent} may not be written to; name another")
         if os.path.isdir(path):
             raise SourceError(f"cannot write {path}: it is a folder; name a file")
+        if os.path.exists(path) and any(os.path.exists(s) and os.path.samefile(s, path) for s in sources):
+            raise SourceError(f"cannot write {path}: this command reads it; name another file")
         if os.path.lexists(path) and not force:
             raise SourceError(f"cannot write {path}: it is there already; name another, or add --force to replace it")
 

@@ -183,6 +183,11 @@ def as_tensor(given: Any, name: str) -> Tensor:
 def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
     """Convert a tensor, an array or lists of whole numbers to token ids."""
     ids = as_tensor(given, "token ids")
+    if ids.ndim > 2 and ids.is_floating_point():
+        raise InputError(
+            f"token ids of shape {tuple(ids.shape)} that are no whole numbers: images and sounds go in one tensor with "
+            "the examples along its first axis, named as the model reads it, {'pixel_values': torch.stack(images)}"
+        )
     if ids.ndim != 2 or ids.numel() == 0:
         raise InputError(f"token ids of shape {tuple(ids.shape)}: give (n_sequences, seq_len), neither of them 0")
     if ids.dtype != torch.long:

@@ -202,8 +202,9 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
             second = stream_of(module(x[:, 1:].clone()))
     except FAILURES:
         return None  # it takes other arguments, or another width
-    if not isinstance(both, Tensor) or both.shape != x.shape or both.is_meta:
+    if not isinstance(both, Tensor) or both.numel() != x.numel() or both.is_meta:
         return None  # without weights, nothing can be tried
+    both, second = both.reshape(x.shape), second.reshape(1, 1, width)  # some mixtures flatten their tokens
     tolerance = torch.finfo(x.dtype).eps ** 0.5
     largest = float(both.abs().max())
     alike = torch.allclose(both[:, 1:], second, rtol=tolerance, atol=tolerance * largest, equal_nan=True)

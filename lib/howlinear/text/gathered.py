@@ -85,10 +85,15 @@ def gathered(given: Any, column: str | None = None) -> Any:
         return _joined(batches)
     if _are_ids_and_mask(batches, axes=2):
         return _named(batches)
-    are_batches = all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in batches)
-    if batches and are_batches and not isinstance(given, tuple):
+    if batches and all(map(_is_batch, batches)) and not isinstance(given, tuple):
         return _joined([_checked(batch) for batch in batches])
     return given
+
+
+def _is_batch(item: Any) -> bool:
+    """Return whether an item of a list is a batch or an example: a dict, a batch's tensor, or a tuple of tensors."""
+    first = item[0] if isinstance(item, list | tuple) and len(item) > 0 else None
+    return isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 or getattr(first, "ndim", 0) > 0
 
 
 IDS_AND_MASKS = (
