@@ -22,6 +22,7 @@
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
 model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
 corpus: str or None = None  # your own text instead of the profile's: a path or a name
+other_texts: str or None = None  # a run profile of the same models on other texts, for claims about texts
 factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold at which the verdicts are taken again
 
 # %%
@@ -147,7 +148,7 @@ print("that it publishes no number for:", [name for name, each in own.items() if
 # %%
 found = ledger.evaluate(run.results, stated)
 verdicts = run.record("verdicts", found)
-other_texts = run.record("other_texts", ledger.evaluate_other_texts(run.results, stated))
+on_others = run.record("other_texts", ledger.evaluate_other_texts(run.results, stated, other_texts))
 verdicts[["claim", "model", "verdict", "value", "value_low", "value_high"]].head(8)
 
 # %% [markdown]

@@ -716,7 +716,9 @@ def test_compress_changes_some_blocks_alone_and_writes_it_in_every_form(done, te
     assert f"<td>{counts[1][0]:,}</td>" in files["html"].read_text()
 
 
-@pytest.mark.parametrize("more", [(), ("--alike",), ("--layerwise",)])
+@pytest.mark.parametrize(
+    "more", [(), *(pytest.param((one,), marks=pytest.mark.long) for one in ("--alike", "--layerwise"))]
+)
 def test_compress_to_a_share_of_the_parameters(done, text, folder, tmp_path, more):
     options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *more)
     said = done("compress", folder, "--out", tmp_path / "small", *options)
@@ -776,7 +778,7 @@ def test_compress_in_the_form_of_decilm(done, refused, saved_llama, as_decilm, f
     refused("this is a 'gpt2' model", "compress", folder, *options, "--force")
 
 
-@pytest.mark.parametrize("more", [(), ("--layerwise",)])
+@pytest.mark.parametrize("more", [(), pytest.param(("--layerwise",), marks=pytest.mark.long)])
 def test_compress_to_widths_that_decilm_has(done, saved_llama, as_decilm, tmp_path, more):
     """Planted: blocks of 600 units, which the form would write as 768; kept are 512 or 256, and none is padded."""
     llama = saved_llama(units=600)

@@ -24,6 +24,7 @@ from howlinear.ideas.claims.ledger import (
     show,
     summarise,
 )
+from howlinear.notebook import settings
 from tests.ideas.test_claims_numbers import ceilings, on_texts, probed
 
 YES, NO, MIXED, OPEN = Verdict.HOLDS, Verdict.NOT, Verdict.MIXED, Verdict.UNTESTABLE
@@ -211,14 +212,14 @@ def test_a_claim_about_texts_is_judged_on_those_of_another_run_profile(tmp_path)
     corpora("minis", "docs", "code", 0.98)
     corpora("prose", "docs", "wikitext", 0.8)
     assert verdicts(SHAPE, tmp_path / "minis") == {"a": YES, "b": YES}
-    other = evaluate_other_texts(tmp_path / "minis", [CLAIM, SHAPE])
+    other = evaluate_other_texts(tmp_path / "minis", [CLAIM, SHAPE], "prose")
     assert other[["claim", "profile", "model", "verdict"]].to_dict("list") == {
         "claim": ["shape"] * 2,
         "profile": ["prose"] * 2,
         "model": ["a", "b"],
         "verdict": [NO] * 2,
     }
-    assert evaluate_other_texts(tmp_path / "prose", [CLAIM, SHAPE]).empty
+    assert evaluate_other_texts(tmp_path / "minis", [CLAIM, SHAPE], None).empty
 
 
 def test_verdicts_are_shown_in_the_claims_unit_with_how_far_they_clear_it(results):
@@ -263,6 +264,7 @@ def test_claims_were_settled_before_a_new_model_was_run():
 def test_the_record_is_the_ledger_of_the_committed_results_and_claims(profile):
     """If this fails, results or claims changed after they were judged: run notebook 13 again."""
     claims, folder = load_claims(), paths.results(profile)
+    other = settings.read(profile).parameters.get("13_claims", {}).get("other_texts")
     kept = tables.read(folder / "13_claims")
     factors = kept.settings["factors"]
     assert kept.settings.items() >= settings_of_ledger(factors).items()
@@ -270,7 +272,7 @@ def test_the_record_is_the_ledger_of_the_committed_results_and_claims(profile):
     moved = move_thresholds(found, claims, factors)
     anew = {
         "verdicts": found,
-        "other_texts": evaluate_other_texts(folder, claims),
+        "other_texts": evaluate_other_texts(folder, claims, other),
         "thresholds": moved,
         "paper": paper_numbers(claims),
         "claims": summarise(claims, found, moved),

@@ -158,9 +158,9 @@ def counted(step, monkeypatch, end_at=None):
 @pytest.mark.parametrize(
     ("step", "end_at", "left", "layers"),
     [  # the losses of the whole model pass both layers, and then the step goes on
-        ("costs", 2, 2, [0, 1, 0]),
-        ("eliminations", 2, 1, [0, 1, 1]),
-        ("prices", 1, 1, [0, 1, 0]),
+        pytest.param("costs", 2, 2, [0, 1, 0], marks=pytest.mark.long),
+        pytest.param("eliminations", 2, 1, [0, 1, 1], marks=pytest.mark.long),
+        pytest.param("prices", 1, 1, [0, 1, 0], marks=pytest.mark.long),
         ("anchor", 2, 1, [0, 1, 1]),
     ],
 )

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from conftest import FAMILIES as MINIS
 from conftest import logits, tiny
 from helpers.nearly import assert_same_outputs
 from helpers.unit_rows import short_rows
@@ -33,7 +32,7 @@ def rows():
     return short_rows()
 
 
-@pytest.fixture(params=MINIS)
+@pytest.fixture(params=["mini-gpt2", "mini-llama", pytest.param("mini-pythia", marks=pytest.mark.long)])
 def name(request):
     return request.param
 

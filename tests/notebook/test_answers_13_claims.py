@@ -17,7 +17,7 @@ def described(folder, models):
     moved = ledger.move_thresholds(found, CLAIMS, [0.75, 1.0, 1.5])
     tables = {
         "verdicts": found,
-        "other_texts": ledger.evaluate_other_texts(folder, CLAIMS),
+        "other_texts": ledger.evaluate_other_texts(folder, CLAIMS, None),
         "thresholds": moved,
         "paper": ledger.paper_numbers(CLAIMS),
         "claims": ledger.summarise(CLAIMS, found, moved),

@@ -36,9 +36,6 @@ from howlinear.ideas.claims.contrasts import TOGETHER, Reading, Readings, Untest
 from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.ideas.claims.published import own_numbers
 
-OTHER_TEXTS = {"minis": "prose"}
-"""Run profile → another in which the same models read other texts; claims about texts are judged on each separately."""
-
 OF_TEXTS = "05_corpora"
 """The notebook whose claims are about texts."""
 
@@ -68,13 +65,12 @@ def evaluate(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=VERDICTS)
 
 
-def evaluate_other_texts(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
-    """Judge claims about texts on the other texts that the same models have read; no row if there are none.
+def evaluate_other_texts(results: Path, claims: Sequence[Claim], other: str | None) -> pd.DataFrame:
+    """Judge claims about texts on the texts of another run profile of the same models; no row if `other` is None.
 
     Returns:
         Columns of `evaluate`, and `profile`, the run profile with these texts.
     """
-    other = OTHER_TEXTS.get(results.name)
     about_texts = [claim for claim in claims if claim.notebook == OF_TEXTS]
     found = evaluate(results.parent / other, about_texts) if other else pd.DataFrame(columns=VERDICTS)
     return found.assign(profile=other)
