@@ -125,3 +125,18 @@ def test_times_with_the_measured_steps_around_them_and_what_never_happened_left_
     assert [float(line.get_xdata()[0]) for line in medians] == [3.5, 0, 2]
     np.testing.assert_array_equal(dots[0].get_xdata(), [3, np.nan, 4, np.nan])
     assert to_hex(dots[0].get_color()) == style.look("gpt2")["color"].lower()
+
+
+def test_a_sink_that_grows_is_drawn_with_what_makes_its_block_linear():
+    table = every(step=STEPS, block=range(3))
+    n = np.arange(len(table))
+    table = table.assign(r2=0.9 - 0.01 * n, r2_ordinary=0.5 - 0.01 * n, heaviest=1.0 + n, attention=0.05 * n)
+    left, right, attention = dynamics.sink(table, block=1, multiple=20).axes
+    grown, other = table[table.block == 1], table[table.block == 2]
+    drawn = {line.get_label(): line.get_xydata() for line in left.lines}
+    np.testing.assert_array_equal(drawn["block 1, all rows"], grown[["step", "r2"]])
+    np.testing.assert_array_equal(drawn["block 1, ordinary rows"], grown[["step", "r2_ordinary"]])
+    np.testing.assert_array_equal(left.lines[1].get_xydata(), other[["step", "r2_ordinary"]])
+    np.testing.assert_array_equal(right.lines[0].get_xydata(), grown[["step", "heaviest"]])
+    assert set(right.lines[1].get_ydata()) == {20}
+    np.testing.assert_array_equal(attention.lines[0].get_ydata(), table.groupby("step")["attention"].max())
