@@ -16,6 +16,11 @@ occurrences i and j. Occurrences in one document share more than their token, so
 
     ‖E z | t‖² ≈ (‖S_t‖² − Σ_f ‖S_tf‖²) / (n_t² − Σ_f n_tf²),    S_tf = Σ z over the rows of token t in fold f.
 
+Outputs z = y − ȳ are centred on a mean of the same rows. That takes the variance of ȳ away from every pair, and from
+Σ ‖z‖² / n, so that it is added to both:
+
+    E ‖ȳ − E y‖² ≈ Σ_f ‖S_f‖² / (n² − Σ_f n_f²),    S_f = Σ (y − ȳ) over the rows of fold f.
+
 Rows whose token occurs in a single fold have no partner. Both shares, s and v, are computed on the rows with a partner,
 and the other rows are assumed to split alike, so that the identity above holds exactly for all rows.
 """
@@ -226,8 +231,18 @@ def _split(errors: _Errors, side: TokenSums, counted: bool = False) -> Split:
     about_mean = side.sum_y - side.count[:, None] * rows.mean_y
     squares = _squares_about(side.rows if counted else side.paired, rows.mean_y)
     left = sum((errors.rows if counted else errors.paired).values())
-    share = counted_share if counted else between_share
-    return Split(r2, share(about_mean, squares, side), share(errors.sums, left, side))
+    if counted:
+        return Split(r2, counted_share(about_mean, squares, side), counted_share(errors.sums, left, side))
+    taken = variance_of_mean(list(side.rows.values()))
+    return Split(r2, between_share(about_mean, squares, side, taken), between_share(errors.sums, left, side))
+
+
+def variance_of_mean(folds: Sequence[Moments]) -> float:
+    """Estimate E ‖ȳ − E y‖², the variance of the mean of all rows, from the means of folds; NaN of a single fold."""
+    total = Moments.total(folds)
+    squares = sum(each.n**2 * float((each.mean_y - total.mean_y).square().sum()) for each in folds)
+    pairs = total.n**2 - sum(each.n**2 for each in folds)  # of rows in different folds
+    return squares / pairs if pairs else torch.nan
 
 
 def _squares_about(folds: Mapping[int, Moments], centre: Float[Tensor, " d_out"]) -> float:
@@ -235,10 +250,11 @@ def _squares_about(folds: Mapping[int, Moments], centre: Float[Tensor, " d_out"]
     return float(sum(each.syy.sum() + each.n * (each.mean_y - centre).square().sum() for each in folds.values()))
 
 
-def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
+def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums, taken: float = 0.0) -> float:
     """Estimate the share of Σ ‖z‖² between tokens, from pairs of occurrences in different document folds.
 
-    `sums` are Σ z for each token of each fold of `side`, and `squares` Σ ‖z‖² of its rows with a partner.
+    `sums` are Σ z for each token of each fold of `side`, `squares` Σ ‖z‖² of its rows with a partner, and `taken` what
+    centring z on a mean of these rows takes away from ⟨z_i, z_j⟩ and from ‖z‖², on average.
 
     Returns:
         The unbiased share, which noise may take below 0 or above 1. NaN if no row has a partner.
@@ -255,7 +271,7 @@ def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -
     # E ‖E z | t‖² over rows, over E ‖z‖²
     weights = rows[has_pairs] / rows[has_pairs].sum()
     between = (weights * products[has_pairs] / pairs[has_pairs]).sum()
-    return float(between / (squares / paired_rows))
+    return float((between + taken) / (squares / paired_rows + taken))
 
 
 def counted_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
@@ -280,8 +296,9 @@ class TokenSplit:
 
     Attributes:
         token_share: the share of the outputs' variance that the token's identity decides, with its 95 % interval.
-        r2_between: R² of the line on the outputs' token means.
-        r2_within: R² of the line on what varies within tokens; NaN where the token decides all.
+        r2_between: R² of the line on the outputs' token means; NaN if the interval of `token_share` reaches 0, since
+            nothing is known of means that may all be equal.
+        r2_within: R² of the line on what varies within tokens; NaN if that interval reaches 1.
     """
 
     token_share: Estimate
@@ -311,10 +328,14 @@ def token_split(
     here = _split(errors, held_out)
     refits = [split(map_without, held_out) for map_without in refitted]
     rescored = [_split(errors.without(fold, held_out), held_out.without(fold)) for fold in held_out.rows]
+    share = _estimate(here.token_share, [[part.token_share for part in rescored]], confidence)
+    between = [[part.r2_between for part in parts] for parts in (refits, rescored)]
+    within = [[part.r2_within for part in parts] for parts in (refits, rescored)]
+    unknown = Estimate(torch.nan, torch.nan, torch.nan)
     return TokenSplit(
-        _estimate(here.token_share, [[part.token_share for part in rescored]], confidence),
-        _estimate(here.r2_between, [[part.r2_between for part in parts] for parts in (refits, rescored)], confidence),
-        _estimate(here.r2_within, [[part.r2_within for part in parts] for parts in (refits, rescored)], confidence),
+        share,
+        unknown if share.low <= 0 else _estimate(here.r2_between, between, confidence),
+        unknown if share.high >= 1 else _estimate(here.r2_within, within, confidence),
     )
 
 
