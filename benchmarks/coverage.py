@@ -196,7 +196,7 @@ def of_blocks(case: str, generator: np.random.Generator, more: int = 1) -> Found
     return {
         "r over 12 blocks": correlation(*models[0]).r,
         "ρ over 12 blocks": correlation(*models[0], order=True).r,
-        "ρ within 3 models, bootstrap": ranked.rho,
+        "ρ within 3 models, bootstrap": ranked,
     }
 
 

@@ -205,7 +205,7 @@ means[list(measure.CONTROLS)].round(2)
 
 # %% [markdown]
 # Does the closed form agree with the fit on normal rows? A fit on $n$ rows of rank $r$ has a held-out residual about
-# $1 + r/(n - r - 2)$ times that of the best line; *priced* takes this into account.
+# $1 + (r + 1)/(n - r - 2)$ times that of the best line; *priced* takes this into account.
 
 # %% tags=["nbval-check-output"]
 normal = measure.closed_form(fits, closed).round(4)

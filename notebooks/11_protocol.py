@@ -272,7 +272,8 @@ print(flips.fillna({"alone": ""}).round(2).to_string(index=False))
 
 # %% [markdown]
 # The verdicts under the paper's protocol and ours: a statement *holds* if the whole interval lies on its side of the
-# threshold, *fails* if all of it lies on the other side, and is *open* if the threshold lies inside.
+# threshold, *fails* if all of it lies on the other side, and is *open* if the threshold lies inside. (Where several
+# blocks are about equally extreme, these intervals are too narrow.)
 
 # %%
 verdicts = run.record("verdicts", statements.verdict_table(folds))

@@ -129,3 +129,15 @@ print({{one["status"] for one in check_estimator(AffineCeiling(), on_skip=None)}
         text=True,
     )
     assert (ran.stdout.strip(), ran.returncode) == ("{'passed'}", 0), ran.stderr
+
+
+def test_errors_of_a_constant_output_count_in_the_score():
+    """As in R²_lin; of outputs that are all constant there is no score."""
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(200, 3)), random.normal(size=(200, 2))
+    y[150:, 1] = 0.5
+    estimator = AffineCeiling().fit(X[:150], y[:150])
+    found = ceiling(moments_of(X[:150], y[:150]), moments_of(X[150:], y[150:])).r2
+    assert estimator.score(X[150:], y[150:]) == pytest.approx(found, abs=1e-12)
+    with pytest.raises(InputError, match="constant on these rows"):
+        estimator.score(X[150:], y[150:, [1, 1]])

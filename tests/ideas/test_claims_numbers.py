@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -273,10 +275,42 @@ def costs(line, products):
 def test_products_save_on_critical_early_blocks_and_elsewhere_not():
     """Block 0 of six is critical, block 1 is not; from block 2 on they are later ones."""
     results = probed([0.1] * 6, range(6), layers=costs([40, 2, 2, 1, 2, 2], [20, 0.5, 2, 1, 1.9, 2.1]))
-    near(read("saved_early", results)["a"], 0.5, 19.8 / 40, 20.2 / 40, "block 0")
+    near(read("saved_early", results)["a"], 0.5, 1 - 20.1 / 39.9, 1 - 19.9 / 40.1, "block 0, of 1 that cost something")
     wider = simultaneous(4)
-    assert read("saved_later", results)["a"].estimate.value == pytest.approx(0.05)
-    assert read("saved_later", results)["a"].estimate.high == pytest.approx(max(0.05 + wider * 0.1, wider * 0.2))
+    found = read("saved_later", results)["a"].estimate
+    assert found.value == pytest.approx(0.05)
+    # of block 4, where 1.9 of 2 are left, or of block 3, where 1 of 1 is
+    most = max(0.05 + wider * (1 - 1.8 / 2.1 - 0.05), wider * (1 - 0.9 / 1.1))
+    assert found.high == pytest.approx(most)
+
+
+def test_no_share_is_saved_of_a_line_that_may_cost_nothing_and_a_gain_saves_more_than_all():
+    results = probed([0.1] * 6, range(6), layers=costs([9, 1, -1, 0.05, 2, 2], [9, 1, -3, 0.01, -0.4, 0.05]))
+    found = read("saved_later", results)["a"]
+    assert found.note == "block 4, of 2 that cost something"
+    assert found.estimate.value == pytest.approx(1.2)
+    wider = simultaneous(2)
+    # at most −0.5 are left of 1.9, and at least −0.3 of 2.1; of block 5 at most 0.15 of 1.9 and at least −0.05 of 1.9
+    assert found.estimate.high == pytest.approx(1.2 + wider * (1 + 0.5 / 1.9 - 1.2))
+    assert found.estimate.low == pytest.approx(1.2 - wider * (1.2 - (1 + 0.3 / 2.1)))
+
+
+def test_the_overlap_of_critical_blocks_reaches_as_far_as_their_costs_allow():
+    """By trying every set of critical blocks that the intervals leave possible."""
+    random = np.random.default_rng(0)
+    kinds = {"surely": (9.0, 8.0, 10.0), "maybe": (4.0, 2.5, 5.5), "hardly": (2.5, 1.0, 4.0), "never": (1.0, 0.9, 1.1)}
+    for _ in range(60):
+        profiles, possible = [], []
+        for model in "ab":
+            drawn = random.choice([*kinds], 3).tolist()  # of three early blocks; six later ones cost 1
+            ends = [kinds[kind] for kind in [*drawn, *["never"] * 6]]
+            profiles.append(pd.DataFrame(ends, columns=tables.with_ends("dppl")).assign(model=model, block=range(9)))
+            choices = [{"surely": [True], "never": [False]}.get(kind, [True, False]) for kind in drawn]
+            possible.append([set(np.flatnonzero(taken)) for taken in itertools.product(*choices)])
+        overlaps = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in itertools.product(*possible)]
+        results = results_of("02_ceilings", ["a", "b"], blocks=pd.concat(profiles))
+        found = read("critical_overlap", results)["together"].estimate
+        assert (found.low, found.high) == pytest.approx((min(overlaps), max(overlaps)))
 
 
 def ranks(*blocks):
@@ -342,9 +376,20 @@ def test_blocks_that_may_be_critical_widen_the_overlap():
 def test_a_spread_over_folds_is_known_to_a_factor():
     blocks = pd.DataFrame({"model": "a", "block": range(3), "r2_sd": [0.01, 0.05, 0.03]})
     results = results_of("02_ceilings", ["a"], blocks=blocks)
-    low, high = (7 / chi2.ppf(0.975, 7)) ** 0.5, (7 / chi2.ppf(0.025, 7)) ** 0.5
+    low, high = ((7 / chi2.ppf(tail, 7)) ** 0.5 for tail in (0.975, 0.025))
     near(read("fold_spread", results)["a"], 0.03, 0.03 * low, 0.03 * high, "over 8 folds")
+    low, high = ((7 / chi2.ppf(tail, 7)) ** 0.5 for tail in (1 - 0.025 / 3, 0.025 / 3))
     near(read("largest_fold_spread", results)["a"], 0.05, 0.05 * low, 0.05 * high, "block 1, over 8 folds")
+
+
+def test_the_largest_of_equal_spreads_over_folds_is_covered():
+    random, held = np.random.default_rng(0), 0
+    for _ in range(1000):
+        sd = random.normal(scale=0.03, size=(8, 12)).std(0, ddof=1)
+        blocks = pd.DataFrame({"model": "a", "block": range(12), "r2_sd": sd})
+        found = read("largest_fold_spread", results_of("02_ceilings", ["a"], blocks=blocks))["a"].estimate
+        held += found.low <= 0.03 <= found.high
+    assert held / 1000 >= 0.93
 
 
 def test_a_spread_over_the_folds_that_rows_come_in_is_covered():

@@ -222,10 +222,10 @@ def test_the_regimes_words_and_thresholds(r2, median, rank, thresholds, word):
     assert view.regime(**thresholds) == word
 
 
-def test_constant_features_are_left_out_of_both_r2s():
+def test_a_constant_feature_has_no_r2_and_its_errors_count():
     score = Score(9, torch.tensor([0.0, 5.0, 0.0]), torch.tensor([4.0, 1e-12, 8.0]), torch.tensor([1.0, 3.0, 4.0]))
-    assert score.r2() == pytest.approx(1 - 5 / 12)
-    assert score.r2(torch.tensor([2])) == pytest.approx(0.75)
+    assert score.r2() == pytest.approx(1 - 8 / 12)
+    assert score.r2(torch.tensor([1])) == pytest.approx(1 - 5 / 12)
     assert score.median() == pytest.approx((0.75 + 0.5) / 2)
 
 

@@ -7,7 +7,6 @@ import warnings
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from howlinear.core.ceilings import AffineMap, decompose
@@ -18,8 +17,9 @@ from howlinear.errors import InputError
 class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Exact least squares from moments: rows may come in chunks of any size, and the map is solved when needed.
 
-    `score` is the pooled R² (scikit-learn's `variance_weighted`), which is R²_lin on held-out rows. A map fits d_in + 1
-    rows or fewer exactly: then the map of minimum norm predicts, with a warning, and `score` raises.
+    `score` is the pooled R², which is R²_lin on held-out rows: scikit-learn's `variance_weighted`, but the errors of
+    outputs that are constant on these rows count too. A map fits d_in + 1 rows or fewer exactly: then the map of
+    minimum norm predicts, with a warning, and `score` raises.
 
     Attributes:
         moments_: moments of all rows seen.
@@ -61,7 +61,14 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if self._too_few:
             raise InputError(f"no score: {self._too_few}")
-        return r2_score(y, self.predict(X), sample_weight=sample_weight, multioutput="variance_weighted")
+        outputs, predicted = (np.reshape(values, (len(X), -1)).astype(float) for values in (y, self.predict(X)))
+        mean = np.average(outputs, axis=0, weights=sample_weight)
+        left, variance = (
+            np.average(np.square(outputs - values).sum(1), weights=sample_weight) for values in (predicted, mean)
+        )
+        if variance == 0:
+            raise InputError("no score: the outputs are constant on these rows")
+        return float(1 - left / variance)
 
     @property
     def map_(self) -> AffineMap:

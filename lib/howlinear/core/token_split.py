@@ -319,7 +319,8 @@ def token_split(
 ) -> TokenSplit:
     """Split R²_lin of a block's map by the token, with intervals over document folds.
 
-    `refitted` are its maps without each train fold in turn; none of them was fitted to the held-out rows.
+    `refitted` are its maps without each train fold in turn; none of them was fitted to the held-out rows. With two
+    held-out folds all ends are NaN: without one of them no token has a partner.
 
     Raises:
         InputError: the outputs are constant.

@@ -23,6 +23,7 @@ from howlinear.core.profile_statistics import FEW_ROWS_DECIDE
 from howlinear.files.tables import Results, with_ends
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
+    Intervals,
     Reading,
     Readings,
     UntestableError,
@@ -163,7 +164,11 @@ def cost_correlation(found: Results) -> Reading:
 
 @per_model
 def dearest_near_linear(found: Results) -> Reading:
-    """Cost of the most expensive swap of a near-linear block, as a multiple of the model's median swap."""
+    """Cost of the most expensive swap of a near-linear block, as a multiple of the model's median swap.
+
+    The median is taken as measured: the interval is that of the most expensive swap. With twelve blocks it contains the
+    ratio in 86 to 90 of 100 simulated models.
+    """
     blocks = _swapped(found["blocks"])
     typical = blocks["dppl"].median()
     if typical <= 0:
@@ -218,7 +223,7 @@ def critical_overlap(results: Results) -> Readings:
     """Overlap of critical early blocks in the two models that are most alike: shared blocks over all (Jaccard).
 
     1 for the same blocks, or none in either; 0 for none in common. The ends of the interval are the least and the most
-    that the intervals of the costs leave possible.
+    that the intervals of the early blocks' costs leave possible; the later median is taken as measured.
     """
     swapped = results["blocks"].groupby("model").filter(lambda blocks: blocks["dppl"].notna().any())
     if swapped["model"].nunique() < 2:
@@ -226,18 +231,17 @@ def critical_overlap(results: Results) -> Readings:
     sets = {name: critical(blocks) for name, blocks in swapped.groupby("model")}
     overlaps = []
     for (first, (surely, so, maybe)), (other, (surely_too, so_too, maybe_too)) in combinations(sets.items(), 2):
-        ends = [_jaccard(so, so_too), _jaccard(surely, surely_too), _jaccard(maybe, maybe_too)]
-        ends.append(len(surely & surely_too) / max(len(maybe | maybe_too), 1))
-        ends.append(len(maybe & maybe_too) / max(len(surely | surely_too), 1))
+        # least: what only one of the two may share is critical there alone; most: it is critical in both, or in neither
+        least = _overlap(surely & surely_too, maybe | maybe_too)
+        most = _overlap(maybe & maybe_too, surely | surely_too | (maybe & maybe_too))
         note = f"{first} {sorted(so)} ~ {other} {sorted(so_too)}"
-        overlaps.append((ends[0], min(ends), min(max(ends), 1.0), note))
+        overlaps.append((_overlap(so & so_too, so | so_too), least, most, note))
     value, low, high, notes = zip(*overlaps, strict=True)
     return {TOGETHER: Reading(Estimate(max(value), max(low), max(high)), notes[np.argmax(value)])}
 
 
-def _jaccard(first: set[int], second: set[int]) -> float:
-    union = first | second
-    return len(first & second) / len(union) if union else 1.0
+def _overlap(shared: set[int], either: set[int]) -> float:
+    return len(shared) / len(either) if either else 1.0
 
 
 @per_model
@@ -250,15 +254,16 @@ def fold_spread(found: Results) -> Reading:
 def largest_fold_spread(found: Results) -> Reading:
     """Standard deviation of R²_lin over blocked folds in the block where it is largest."""
     sd = measured(found["blocks"], "r2_sd")
-    return Reading(_of_sd(sd.max()), f"block {found['blocks']['block'][sd.idxmax()]}, over {FOLDS} folds")
+    return Reading(_of_sd(sd.max(), of=len(sd)), f"block {found['blocks']['block'][sd.idxmax()]}, over {FOLDS} folds")
 
 
-def _of_sd(sd: float) -> Estimate:
+def _of_sd(sd: float, of: int = 1) -> Estimate:
     """Add an interval to a standard deviation of `FOLDS` normal values: (k − 1) s² / σ² is χ² with k − 1 degrees.
 
-    For a mean over blocks this is the worst case, in which all err together.
+    For a mean over blocks this is the worst case, in which all err together. If it is the largest `of` several, all of
+    their intervals hold at once (Bonferroni).
     """
-    tail = (1 - CONFIDENCE) / 2
+    tail = (1 - CONFIDENCE) / 2 / of
     low, high = (((FOLDS - 1) / chi2.ppf(probability, FOLDS - 1)) ** 0.5 for probability in (1 - tail, tail))
     return Estimate(float(sd), float(sd * low), float(sd * high))
 
@@ -337,14 +342,22 @@ def saved_early(found: Results) -> Reading:
     _, dear, _ = critical(swapped)
     if not dear:
         raise UntestableError(f"no early block costs {CRITICAL:g} times what later ones do")
-    return extreme(swapped[swapped["block"].isin(dear)], "saved", np.max)
+    return _most_saved(swapped[swapped["block"].isin(dear)])
 
 
 @per_model
 def saved_later(found: Results) -> Reading:
     """Largest share of a later block's cost that products save."""
     swapped = _savings(found)
-    return extreme(swapped[early(len(swapped)) :], "saved", np.max)
+    return _most_saved(swapped[early(len(swapped)) :])
+
+
+def _most_saved(blocks: pd.DataFrame) -> Reading:
+    """The largest share saved, of the blocks whose line has a cost."""
+    costly = blocks[blocks["saved"].notna()]
+    if costly.empty:
+        raise UntestableError("in none of these blocks does the line cost something for certain")
+    return extreme(costly, "saved", np.max, f"block {{block}}, of {len(costly)} that cost something")
 
 
 def _beside(found: Results, table: str) -> pd.DataFrame:
@@ -353,17 +366,22 @@ def _beside(found: Results, table: str) -> pd.DataFrame:
 
 
 def _savings(found: Results) -> pd.DataFrame:
-    """Return every block's ΔPPL with the line, and the share that products save: (line − products) / line."""
+    """Return every block's ΔPPL with the line, and the share that products save; NaN if the line may cost nothing."""
     swapped = _swapped(_beside(found, "layers"))
     if len(swapped) < len(found["blocks"]):
         raise UntestableError(f"dppl is of blocks {', '.join(map(str, swapped['block']))} alone: all are needed")
-    line = swapped["dppl"]
-    return swapped.assign(
-        saved=(line - swapped["dppl_poly"]) / line,
-        # lower end: the line as cheap and the layer as costly as possible
-        saved_low=(swapped["dppl_low"] - swapped["dppl_poly_high"]) / line.abs(),
-        saved_high=(swapped["dppl_high"] - swapped["dppl_poly_low"]) / line.abs(),
-    )
+    costly = swapped.where(swapped["dppl_low"] > 0)
+    saved = _share_saved(intervals(costly, "dppl"), intervals(costly, "dppl_poly"))
+    return swapped.assign(**dict(zip(with_ends("saved"), saved, strict=True)))
+
+
+def _share_saved(before: Intervals, after: Intervals) -> Intervals:
+    """Share of a cost that is saved, 1 − after / before, with its least and its most; the cost before is above 0."""
+    (cost, low, high), (left, left_low, left_high) = before, after
+    # what is left, at most: of the least cost before; if it is a gain, of the most
+    most = left_high / np.where(left_high > 0, low, high)
+    least = left_low / np.where(left_low > 0, high, low)
+    return 1 - left / cost, 1 - most, 1 - least
 
 
 # Notebook 04: what carries a high R²
@@ -564,16 +582,10 @@ def dearest_mended(found: Results) -> Reading:
     if not of_kind:
         raise UntestableError("no block with a massive row was swapped")
     dearest = of_kind["a"]["nats"].idxmax()
-    before, after = of_kind["a"].loc[dearest], of_kind["d"].loc[dearest]
-    if before["nats_low"] <= 0:
+    before, after = (intervals(of_kind[kind].loc[[dearest]], "nats") for kind in ("a", "d"))
+    if before[1] <= 0:
         raise UntestableError("the dearest swap of a block with massive rows may cost nothing")
-    saved = Estimate(
-        1 - after["nats"] / before["nats"],
-        # lower end: the mended map as costly and the other as cheap as possible
-        1 - after["nats_high"] / before["nats_low"],
-        1 - after["nats_low"] / before["nats_high"],
-    )
-    return Reading(saved, f"block {dearest}")
+    return Reading(Estimate(*(end.item() for end in _share_saved(before, after))), f"block {dearest}")
 
 
 def _with_massive_rows(blocks: pd.DataFrame) -> pd.DataFrame:

@@ -2,8 +2,8 @@
 
 The paper (arXiv 2606.19379) replaces one block at a time by a d × d map, 8 times smaller than a GELU block. Here blocks
 are chosen greedily by measured loss, with the maps refitted on the inputs that the blocks already replaced now send
-them. Candidates are tried in the order of their `price`. Everything is chosen on the training side and confirmed on
-held-out text. For maps of lower rank see `reduced_rank`.
+them. Candidates are tried in the order of their `price`. Blocks and maps are chosen on the training side; held-out text
+says where to stop within a budget, and what the chosen blocks cost. For maps of lower rank see `reduced_rank`.
 """
 
 from __future__ import annotations

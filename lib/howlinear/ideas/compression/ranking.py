@@ -26,8 +26,8 @@ from howlinear.instrument.perplexity import held_out, losses
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
-FEWEST = 4
-"""Fewest pairs for a rank correlation."""
+FEWEST = 6
+"""Fewest pairs for a rank correlation: from four, its bootstrap interval contains ρ in 77 of 100 simulated cases."""
 
 RESTS = 0.1
 """A map rests on massive rows if a map of ordinary rows beats it on these by more than this in R²; our choice."""

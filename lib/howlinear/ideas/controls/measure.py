@@ -77,8 +77,8 @@ def _cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> dict[str
 
 
 def cost_of_fit(controls: pd.DataFrame) -> pd.Series:
-    """Share by which the held-out residual of a fit on n rows of rank r is too large, r / (n − r − 2), per control."""
-    return controls["rank"] / (controls["rows_train"] - controls["rank"] - 2)
+    """Share by which the held-out residual of a fit on n rows of rank r is too large, (r + 1) / (n − r − 2)."""
+    return (controls["rank"] + 1) / (controls["rows_train"] - controls["rank"] - 2)
 
 
 def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:

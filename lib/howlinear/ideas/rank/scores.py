@@ -51,10 +51,10 @@ class Score:
 
     def r2(self, without: Int64[Tensor, " k"] | None = None) -> float:
         """R² pooled over all features but those in `without`."""
-        pooled = self._varies
+        pooled = torch.ones_like(self._varies)
         if without is not None:
             pooled = pooled.index_fill(0, without, False)
-        if not pooled.any():
+        if not (pooled & self._varies).any():
             raise InputError(f"no feature that is kept varies over {self.n} rows: leave out fewer, or use more rows")
         return float(1 - self.residual[pooled].sum() / self.squares[pooled].sum())
 
