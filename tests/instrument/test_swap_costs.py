@@ -2,8 +2,9 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
-from conftest import BLOCKS, logits
+from conftest import BLOCKS, WIDTH, logits, tiny
 from helpers.families import CAUSAL, DEPTH, reads, small
 from helpers.families import WIDTH as NARROW
 from howlinear.core.ceilings import AffineMap
@@ -14,6 +15,7 @@ from howlinear.instrument.swap_costs import each_alone, swap_costs, swap_losses
 from howlinear.models.ffn_sites import KINDS
 from howlinear.models.layers import stack_of
 from howlinear.models.layerwise import InseparableError, Layerwise
+from howlinear.models.load import load_model
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
 
@@ -87,6 +89,28 @@ def test_the_profile_of_another_model_is_refused_and_its_maps_are_not(gpt2, ids,
     put({block: other[block].map for block in other})
     with pytest.raises(InputError, match="elsewhere/other"):
         put(other)
+
+
+def test_a_profile_is_of_one_folder_even_if_another_has_its_name(ids, tmp_path):
+    for run in ("one", "other"):
+        tiny("mini-gpt2", seed=len(run)).save_pretrained(tmp_path / run / "checkpoint-500")
+    one, other = (load_model(tmp_path / run / "checkpoint-500") for run in ("one", "other"))
+    profile = measure(one, ids, rows=ids.numel())
+    assert swap_costs(one, profile, ids).keys() == profile.keys()
+    with pytest.raises(InputError, match="a profile of"):
+        swap_costs(other, profile, ids)
+
+
+@pytest.mark.parametrize("site", ["ffn", "attention"])
+def test_a_module_that_torch_would_stretch_is_no_map(gpt2, ids, site):
+    """As a function is none: one number for all features, or one row for all tokens."""
+    one_number = nn.Sequential(nn.Linear(WIDTH, 1))
+    one_row = nn.AdaptiveAvgPool2d((1, WIDTH))
+    for module in (one_number, one_row):
+        for map_ in (module, module.forward):
+            with pytest.raises(InputError, match="a map gives"):
+                swap_costs(gpt2, {1: map_}, ids, site=site)
+        assert not module._forward_hooks
 
 
 def test_nothing_swapped_costs_nothing(gpt2, ids):

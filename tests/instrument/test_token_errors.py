@@ -228,7 +228,7 @@ def test_wrong_arguments_are_one_line_each(gpt2, rows, tmp_path):
         "rows are of a profile that was read from a file": lambda: token_errors(gpt2, read),
         "no held-out rows": lambda: token_errors(gpt2, profile, all_to_fit_on),
         "of another model": lambda: token_errors(gpt2, narrow, rows),
-        "with a profile of 'ffn'": lambda: token_errors(gpt2, profile, site="layer"),
+        "with maps of 'ffn'": lambda: token_errors(gpt2, profile, site="layer"),
         "tokens=0": lambda: token_errors(gpt2, profile, tokens=0),
         "no token ids": lambda: token_errors(small("vit"), reads("vit", n=32)),
     }

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import (
     BertGenerationConfig,
     BertGenerationDecoder,
@@ -79,6 +80,10 @@ def test_what_a_hook_hands_a_block_no_map_in_its_place_would_get():
         hl.swap_costs(model, profile, IDS)
     handle.remove()
     assert hl.swap_costs(model, profile, IDS)
+    of_all = nn.modules.module.register_module_forward_pre_hook(lambda module, args: None)
+    with pytest.raises(InputError, match="block 0: a hook stands before"):
+        hl.swap_costs(model, profile, IDS)
+    of_all.remove()
 
 
 class Louder(LlamaForCausalLM):

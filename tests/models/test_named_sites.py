@@ -194,16 +194,22 @@ def test_what_is_not_there_is_refused(gpt2, rows):
 
 def test_a_profile_says_what_its_maps_stand_for(gpt2, rows, tmp_path):
     profile = hl.measure(gpt2, rows, site="attention")
-    with pytest.raises(InputError, match="'layer' with a profile of 'attention'"), swap(gpt2, profile, "layer"):
+    with pytest.raises(InputError, match="'layer' with maps of 'attention'"), swap(gpt2, profile, "layer"):
         pass
     with pytest.raises(InputError, match="attention"):
         hl.replace(gpt2, profile)
     with swap(gpt2, profile):
         expected = losses(gpt2, rows.ids)
-    with swap(gpt2, {block: found.map for block, found in profile.items()}, "attention"):
-        assert torch.equal(losses(gpt2, rows.ids), expected)
     profile.save(tmp_path / "p.safetensors")
     back = hl.load_profile(tmp_path / "p.safetensors")
+    of_ffns = hl.measure(gpt2, rows)
+    for maps in (dict(profile), {block: found.map for block, found in back.items()}):
+        with swap(gpt2, maps):
+            assert torch.equal(losses(gpt2, rows.ids), expected)
+        with pytest.raises(InputError, match="attention"):
+            hl.replace(gpt2, maps)
+        with pytest.raises(InputError, match="attention and ffn together"):
+            hl.swap_costs(gpt2, maps | {0: of_ffns[0]}, rows)
     assert back.site == "attention"
     assert set(back.to_frame()["site"]) == {"attention"}
     costs, again = hl.swap_costs(gpt2, profile, rows), hl.swap_costs(gpt2, back, rows)

@@ -38,6 +38,7 @@ class AffineMap:
     Attributes:
         weight: W, shape (d_in, d_out), float64: a tensor, an array or lists.
         bias: b, shape (d_out,), float64, likewise.
+        site: what it was fitted to, `ffn`, `attention` or `layer`, and stands in for; None if nobody said.
 
     Raises:
         InputError: no real numbers, or other shapes.
@@ -45,6 +46,7 @@ class AffineMap:
 
     weight: Float[Tensor, "d_in d_out"]
     bias: Float[Tensor, " d_out"]
+    site: str | None = None
 
     def __post_init__(self) -> None:
         """Keep tensors, and refuse what torch would stretch to fit, as one number for all of `bias`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,14 @@ class Solved:
         """Whether R²_lin would differ by `FEW_ROWS_DECIDE` or more without the massive rows."""
         return few_rows_decide(self.ceiling.r2, self.ordinary.r2)
 
+    def at(self, site: str) -> Solved:
+        """Return the same results with maps of `site`."""
+        whole, ordinary = (
+            found if found.map is None else replace(found, map=replace(found.map, site=site))
+            for found in (self.ceiling, self.ordinary)
+        )
+        return replace(self, ceiling=whole, ordinary=ordinary)
+
 
 @dataclass(frozen=True, eq=False)
 class Profile(Mapping):
@@ -115,6 +123,11 @@ class Profile(Mapping):
     site: str = "ffn"
     tokens: Mapping[int, TokenSplit] | None = None
     moments: Mapping[int, BlockCapture] | None = None
+
+    def __post_init__(self) -> None:
+        """Write into every map what it was measured on, so that it cannot stand in for something else."""
+        solved = {block: answer.at(self.site) for block, answer in self.solved.items()}
+        object.__setattr__(self, "solved", solved)
 
     __eq__ = object.__eq__  # `Mapping` would compare all tensors
     __hash__ = object.__hash__

@@ -26,7 +26,7 @@ from howlinear.instrument.profile import Profile
 from howlinear.models.checks import check_count, check_flags, check_inputs, evaluating, name_of
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import model_of, tokenizer_of
-from howlinear.models.swap import Mapped, maps_and_site
+from howlinear.models.swap import Mapped, check_mapped, maps_and_site
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import Rows
 from howlinear.text.token_texts import token_texts
@@ -248,7 +248,9 @@ def _apply(map_: Any, x: Tensor, site: Site, model: PreTrainedModel) -> Tensor:
     function = map_.module().to(x.device, model.dtype) if hasattr(map_, "module") else map_
     mapped = Mapped(function)
     with evaluating(mapped):
-        return mapped(x.to(model.dtype)).double()
+        y = mapped(x.to(model.dtype))
+    check_mapped(x, y)
+    return y.double()
 
 
 def _shares(

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_pre_hooks
 from transformers import PreTrainedModel
 
 from howlinear.core.moments import tensor_of
@@ -129,8 +130,9 @@ def undisturbed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def is_hooked(module: nn.Module, before: bool = False) -> bool:
-    """Whether a user, not a library, has hooked a module's calls; with `before`, only hooks on its inputs count."""
-    hooks = [*module._forward_pre_hooks.values(), *(() if before else module._forward_hooks.values())]
+    """Whether a user, not a library, has hooked a module's calls; with `before`, its inputs alone, or those of all."""
+    others = _global_forward_pre_hooks if before else module._forward_hooks
+    hooks = [*module._forward_pre_hooks.values(), *others.values()]
     owners = {str(getattr(hook, "func", hook).__module__).partition(".")[0] for hook in hooks}
     return not owners <= LIBRARIES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import Ceiling
+from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
 from howlinear.models.checks import alone, evaluating, is_hooked, name_of, unwrapped
@@ -48,6 +49,7 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
         swapped_sites = sites(inside, list(maps), site) if maps else []
         for each in swapped_sites:
             module = _as_module(maps[each.block], inside, each)
+            restore.enter_context(module.register_forward_hook(_check_output, with_kwargs=True))
             if not inside.training:  # a module that is passed in does not follow the model's mode
                 restore.enter_context(evaluating(module))
             if each.kind == "ffn" and is_hooked(each.input, before=True):
@@ -83,18 +85,15 @@ def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
 def maps_and_site(model: PreTrainedModel, maps: Any, site: str | None = None) -> tuple[dict[int, Any], str]:
     """Return block → map, from maps, a profile or its ceilings, and the site that the maps replace.
 
-    The site is the one given, or else the profile's, or else `ffn`. The profile of another model is refused; maps
-    without a profile may come from anywhere, as long as they fit.
+    The site is the one given, or else that of the profile or of its maps, or else `ffn`. The profile of another model
+    is refused; maps without a profile may come from anywhere, as long as they fit.
     """
     of = getattr(maps, "model", None)
-    if isinstance(of, str) and Path(of).name != Path(name_of(model)).name:
+    if isinstance(of, str) and not _same_source(of, name_of(model)):
         raise InputError(
             f"a profile of {of}, and the model is {name_of(model)}: measure this one, or give the maps alone, "
             "{block: profile[block].map}"
         )
-    measured = getattr(maps, "site", None)
-    if site is not None and measured is not None and site != measured:
-        raise InputError(f"site {site!r} with a profile of {measured!r}: leave it out, or measure with site={site!r}")
     if not isinstance(maps, Mapping):
         kind = type(maps).__name__
         raise InputError(f"maps are given as block → map, as in {{3: profile[3].map}}, and not as a {kind}")
@@ -108,7 +107,20 @@ def maps_and_site(model: PreTrainedModel, maps: Any, site: str | None = None) ->
         if not callable(map_) and not hasattr(map_, "module"):
             kind = type(map_).__name__
             raise InputError(f"the map of block {block!r} is a {kind}: give a function of rows, or a module")
-    return found, site or measured or "ffn"
+    measured = {getattr(maps, "site", None), *(map_.site for map_ in found.values() if isinstance(map_, AffineMap))}
+    measured -= {None}
+    if len(measured) > 1:
+        raise InputError(f"maps of {' and '.join(sorted(measured))} together: swap one kind at a time")
+    if site is not None and measured and site not in measured:
+        raise InputError(f"site {site!r} with maps of {measured.pop()!r}: leave it out, or measure with site={site!r}")
+    return found, site or (measured.pop() if measured else "ffn")
+
+
+def _same_source(one: str, other: str) -> bool:
+    """Whether two names may be of one model: the same folder, or the same last part if one of them is no folder."""
+    if os.path.isdir(one) and os.path.isdir(other):
+        return os.path.samefile(one, other)
+    return Path(one).name == Path(other).name
 
 
 class Mapped(nn.Module):
@@ -120,12 +132,19 @@ class Mapped(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function, and refuse output of another shape than the rows it was given."""
-        y = self.function(x)
-        if not isinstance(y, Tensor) or y.shape != x.shape:
-            gives = f"{tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
-            raise InputError(f"a map gives {gives} for rows of shape {tuple(x.shape)}: it returns as many, as wide")
-        return y
+        """Apply the function."""
+        return self.function(x)
+
+
+def _check_output(module: nn.Module, args: tuple, named: dict, y: Any) -> None:
+    check_mapped(input_of(module, args, named), y)
+
+
+def check_mapped(x: Tensor, y: Any) -> None:
+    """Refuse what a map gives if it has another shape than its rows: torch would stretch it to fit the stream."""
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        gives = f"{tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        raise InputError(f"a map gives {gives} for rows of shape {tuple(x.shape)}: it returns as many, as wide")
 
 
 def _as_module(map_: Callable[[Tensor], Tensor], model: PreTrainedModel, site: Site) -> nn.Module:
