@@ -74,7 +74,8 @@ run.answer()
 # a token that occurs once seems to have no variance within at all. So we take pairs. Two *different* occurrences share
 # their token and nothing else, so the mean of $\langle z_i, z_j \rangle$ over pairs, with $z$ the centred output or
 # $e$, is free of that bias. But occurrences in one document also share its topic, so pairs are from different document
-# folds. Rows without such a partner are assumed to split as the others do.
+# folds. Rows without such a partner are assumed to split as the others do. And outputs are centred on $\bar y$, a mean
+# of the same rows, which takes the variance of $\bar y$ from every pair; it is estimated from the folds and given back.
 
 # %% [markdown]
 # ## Method
@@ -86,6 +87,7 @@ run.answer()
 # |---|---|---|
 # | sums | $n_{tf},\ S_{tf} = \sum z$ over the rows of token $t$ in fold $f$ | `core.token_split.TokenSums` |
 # | pairs | $(\lVert S_t \rVert^2 - \sum_f \lVert S_{tf} \rVert^2)\,/\,(n_t^2 - \sum_f n_{tf}^2)$ | `between_share` |
+# | variance of $\bar y$ | $\sum_f \lVert \sum_t S_{tf} \rVert^2\,/\,(n^2 - \sum_f n_f^2)$ | `variance_of_mean` |
 # | split | $s$, $v$, and both $R^2$ | `split`, `token_split` |
 # | a table | $\hat y = \bar y + \frac{n_t}{n_t + \lambda}(\bar y_t - \bar y)$ | `ideas.tokens.table.table_alone` |
 # | table and line | ridge on the table, none on the line; $\lambda$ = variance within over between | `table_and_line` |
@@ -175,8 +177,8 @@ print(trained.groupby("model", sort=False)[columns].mean().round(2).to_string())
 
 # %% [markdown]
 # The same block by block on the main text, with the token share of the inputs (`input_share`) and the $R^2$ of a table,
-# of table and line together, and of the line with a table of the *previous* token. NaN within tokens means that the
-# token decides everything, so nothing varies within.
+# of table and line together, and of the line with a table of the *previous* token. NaN stands within tokens where the
+# token may decide everything (the interval of its share reaches 1), and between tokens where it may decide nothing.
 
 # %%
 run.folded("every block, text and interval", found.set_index(["model", "weights", "corpus", "block"]).round(2))
