@@ -1,6 +1,7 @@
 """Encoders, half precision, models over several devices, and sites of one's own, through `load_model` and the shell."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import accelerate
@@ -24,7 +25,7 @@ from howlinear.instrument.perplexity import losses
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models import load as own
 from howlinear.models.ffn_sites import FAMILIES as TABLE
-from howlinear.models.load import load_model, load_on_disk, tokenizer_of
+from howlinear.models.load import load_model, load_on_disk, tokenizer_of, untrained
 from howlinear.models.replace import replace
 from howlinear.models.structure import find
 from howlinear.models.swap import swap
@@ -270,3 +271,21 @@ def test_loading_says_nothing_and_leaves_the_bars_as_they_were(capfd):
     load_model("mini-gpt2")
     assert not logging.is_progress_bar_enabled()
     logging.enable_progress_bar()
+
+
+# --- threads
+
+
+def test_four_threads_load_and_draw_what_one_does(tmp_path):
+    model = tiny("mini-gpt2")
+    model.save_pretrained(tmp_path)
+
+    @torch.no_grad()
+    def made(_):
+        kept, loaded, drawn = load_on_disk(tmp_path), load_model(tmp_path), untrained(model)
+        tied = loaded.lm_head.weight is loaded.transformer.wte.weight
+        return kept.lm_head.weight.is_meta, tied, float(loaded.lm_head.weight.sum()), float(drawn.lm_head.weight.sum())
+
+    expected = made(0)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(made, range(8))) == [expected] * 8

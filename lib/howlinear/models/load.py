@@ -51,7 +51,7 @@ from howlinear.models.drawn import Draws
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_at
 from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.shards import Shards, is_on_disk
-from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located, silent, with_revision
+from howlinear.models.sources import ADAPTER, MERGE, SETTINGS, check_bits, loading, located, silent, with_revision
 from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -135,14 +135,15 @@ def model_of(model: Any, on_disk: bool = False) -> PreTrainedModel:
 @contextmanager
 def bars(shown: bool) -> Iterator[None]:
     """Let the libraries that load models show bars, or not; their setting is restored afterwards."""
-    before = logging.is_progress_bar_enabled()
-    if not shown:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if before:
-            logging.enable_progress_bar()
+    with SETTINGS:
+        before = logging.is_progress_bar_enabled()
+        if not shown:
+            logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            if before:
+                logging.enable_progress_bar()
 
 
 def _on_hub(name: str, revision: str | None) -> tuple[str, str]:
@@ -220,7 +221,7 @@ def without_weights(kind: type, config: PreTrainedConfig, dtype: torch.dtype) ->
     from accelerate import init_empty_weights
 
     build = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
-    with init_empty_weights(include_buffers=False):
+    with SETTINGS, init_empty_weights(include_buffers=False):
         model = build(config, dtype=dtype)
     model.tie_weights()  # tied weights came apart on the meta device
     return model
@@ -330,7 +331,7 @@ def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
     """
     model = model_of(model, on_disk=True)
     check_count("seed", seed, least=0)
-    with torch.random.fork_rng():
+    with SETTINGS, torch.random.fork_rng():
         torch.manual_seed(seed)
         kind = _with_smaller_blocks(type(model), model.config)
         if not is_on_disk(model):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from urllib.parse import urlparse
 from urllib.request import getproxies
 
@@ -35,6 +36,8 @@ LONGEST_ID = 96  # characters, by the Hub's rule
 GGUF = ".gguf"
 POINTER = 1024  # bytes; a pointer of Git LFS is shorter
 ADAPTER = "adapter_config.json"  # peft's
+SETTINGS = RLock()
+"""Held by a thread that changes settings of whole libraries, as loading does: two would undo each other's changes."""
 MERGE = (
     ", which changes what its model computes and is read by peft alone: merge it first, as in AutoPeftModelForCausalLM."
     "from_pretrained(…).merge_and_unload().save_pretrained(folder), and give that folder"
@@ -148,7 +151,10 @@ def embedded() -> str:
 
 @contextmanager
 def loading(source: str, revision: str | None = None) -> Iterator[None]:
-    """Turn any error in loading `source` into a `SourceError`; the Hub is asked only if it can be reached."""
+    """Turn any error in loading `source` into a `SourceError`; the Hub is asked only if it can be reached.
+
+    One thread loads at a time (`hub`): while `from_pretrained` runs, torch's own functions are replaced.
+    """
     with reading(source, revision), hub():
         yield
 
@@ -248,11 +254,12 @@ def hub() -> Iterator[None]:
     readers = [constants]
     if "datasets.config" in sys.modules:  # it has its own flag, and is too slow to import for this alone
         readers.append(sys.modules["datasets.config"])
-    before = [reader.HF_HUB_OFFLINE for reader in readers]
-    try:
-        for reader in readers:
-            reader.HF_HUB_OFFLINE = reader.HF_HUB_OFFLINE or not reachable()
-        yield
-    finally:
-        for reader, flag in zip(readers, before, strict=True):
-            reader.HF_HUB_OFFLINE = flag
+    with SETTINGS:
+        before = [reader.HF_HUB_OFFLINE for reader in readers]
+        try:
+            for reader in readers:
+                reader.HF_HUB_OFFLINE = reader.HF_HUB_OFFLINE or not reachable()
+            yield
+        finally:
+            for reader, flag in zip(readers, before, strict=True):
+                reader.HF_HUB_OFFLINE = flag
