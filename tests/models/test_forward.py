@@ -44,6 +44,28 @@ def test_a_model_that_fails_alone_was_not_loaded_as_it_should_be(gpt2, error):
         gpt2(torch.zeros(1, 1, dtype=torch.long))
 
 
+@pytest.mark.parametrize(
+    "compress",
+    [
+        lambda model, ids: hl.compress(model, ids, max_parameters=0.99),
+        lambda model, ids: hl.compress_to(model, ids, max_dppl=1e6),
+    ],
+)
+def test_a_compression_that_fails_halfway_is_one_line(gpt2, compress):
+    """Memory may be too little for gradients alone, and a layer in another precision fails at once."""
+    ids = torch.randint(VOCABULARY, (80, 16), generator=torch.Generator().manual_seed(1))
+
+    def fail(*_):
+        if torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("out of memory")
+
+    with gpt2.transformer.h[1].register_forward_hook(fail), pytest.raises(InputError, match="rows: out of memory"):
+        compress(gpt2, ids)
+    gpt2.transformer.h[1].mlp.double()
+    with pytest.raises(InputError, match="fails at these rows: "):
+        compress(gpt2, ids)
+
+
 class Terse(LlamaForCausalLM):
     """A model of somebody's own, whose forward takes token ids and nothing else."""
 

@@ -28,6 +28,7 @@ from howlinear.instrument.layerwise import open_model
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
+from howlinear.models.forward import running
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.shards import is_on_disk
 from howlinear.models.units import check_plain, unit_count
@@ -161,7 +162,7 @@ def compress(
     if layerwise and not is_on_disk(model):
         raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")
     rows = without_padding(rows_of(rows, model))
-    with undisturbed(model):
+    with running(model), undisturbed(model):
         calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)
         if work is not None:
             about = {"rows": rows.sha256, "blocks": calibration.blocks, "batch_size": batch_size, "multiple": multiple}

@@ -31,7 +31,7 @@ from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out, losses
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
+from howlinear.models.forward import running, trunk
 from howlinear.models.load import check_causal, model_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows, check
@@ -245,7 +245,7 @@ def compress_to(
             f"on and {held_out} held out: it takes a block, and sequences on both sides"
         )
     check(model, rows)
-    with undisturbed(model):
+    with running(model), undisturbed(model):
         train, test, fold = rows.ids[~rows.test], rows.ids[rows.test], rows.fold[rows.test]
         maps = fit_maps(model, train, free, batch_size=batch_size)
         prices = price(model, maps, train, half)
