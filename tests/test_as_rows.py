@@ -10,7 +10,9 @@ import io
 import os
 import sys
 from collections import deque
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import datasets
 import numpy as np
@@ -506,6 +508,58 @@ def test_strings_give_what_the_rows_of_their_text_give(model, maps, name):
     rows = hl.load_corpus(lines(), model).rows(*((8192, LENGTH) if name == "measure" else ()))
     found, expected = (numbers_of(FUNCTIONS[name](model, text, maps)) for text in (lines(), rows))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def everything_of(model, ids, maps):
+    """A profile with all that is measured on request, saved and read again, compared with itself."""
+    measured = hl.measure(model, ids, tolerance=0.5, swap=True, tokens=True, moments=True)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "profile.safetensors"
+        measured.save(file)
+        read = hl.load_profile(file)
+        moments = read.moments[0].train[0].sxy.flatten().tolist()
+    columns = measured.to_frame().select_dtypes("number").to_numpy()
+    return [*columns.flatten(), *hl.compare(measured, read)["difference"], *moments]
+
+
+def of_arrays(model, ids, maps):
+    x, y = np.arange(60.0).reshape(20, 3) ** 0.5, np.arange(40.0).reshape(20, 2) ** 2
+    fitted = hl.AffineCeiling().fit(x, y)
+    return [fitted.score(x, y), *fitted.predict(x).flatten(), hl.ceiling(x, y, x[:9], y[:9]).r2]
+
+
+def swapped_or_replaced(model, ids, maps):
+    with hl.swap(model, maps):
+        swapped = hl.perplexity(model, ids)
+    return [swapped, hl.perplexity(hl.replace(model, maps), ids)]
+
+
+PADDED = {"attention_mask": torch.arange(LENGTH).expand(64, LENGTH) < torch.arange(64)[:, None] % 9 + 8}
+
+QUESTIONS = [{"question": "q", "choices": ["x", "y", "z"], "answer": answer} for answer in (0, 1, 2)]
+
+COMPUTING = {
+    **{name: partial(lambda call, *given: numbers_of(call(*given)), call) for name, call in FUNCTIONS.items()},
+    "all of a profile": everything_of,
+    "arrays": of_arrays,
+    "swap and replace": swapped_or_replaced,
+    "sample": lambda model, ids, maps: hl.capture(model, ids, sample=50)[1].sample.y.flatten().tolist(),
+    "padding": lambda model, ids, maps: [
+        *hl.measure(model, {"input_ids": ids, **PADDED}).to_frame()["r2"],
+        hl.perplexity(model, {"input_ids": ids, **PADDED}),
+    ],
+    "text": lambda model, ids, maps: [hl.perplexity(model, lines()), *hl.measure(model, lines()).to_frame()["r2"]],
+    "accuracy": lambda model, ids, maps: hl.accuracy(model, QUESTIONS).correct.tolist(),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", COMPUTING)
+def test_a_default_device_of_torch_changes_no_number(model, ids, maps, name):
+    """As `torch.set_default_device("cuda")` in a notebook does, with a model that stays on the CPU."""
+    expected = COMPUTING[name](model, ids, maps)
+    with torch.device("meta"):
+        assert COMPUTING[name](model, ids, maps) == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
 def one_line(call):

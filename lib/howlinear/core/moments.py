@@ -38,7 +38,7 @@ class Moments:
         eps_y: the same for the outputs.
     """
 
-    def __init__(self, d_in: int, d_out: int = 0, device: torch.device | str | None = None):
+    def __init__(self, d_in: int, d_out: int = 0, device: torch.device | str = "cpu"):
         """Start from no rows; `d_out=0` keeps moments of inputs alone."""
         whole = isinstance(d_in, Integral) and isinstance(d_out, Integral)
         if not whole or d_in < 1 or d_out < 0:
@@ -194,13 +194,13 @@ class Moments:
     def tensors(self) -> dict[str, Tensor]:
         """Return named tensors to save; `from_tensors` is the inverse."""
         return {
-            "n": torch.tensor([self.n]),
+            "n": torch.tensor([self.n], device="cpu"),
             "mean_x": self.mean_x,
             "mean_y": self.mean_y,
             "sxx": self.sxx,
             "sxy": self.sxy,
             "syy": self.syy,
-            "eps": torch.tensor([self.eps_x, self.eps_y], dtype=torch.float64),
+            "eps": torch.tensor([self.eps_x, self.eps_y], dtype=torch.float64, device="cpu"),
         }
 
     @classmethod
@@ -322,7 +322,7 @@ def tensor_of(given: Any) -> Tensor:
         array = np.asarray(array.tolist())
     too_wide = array.dtype.kind == "f" and array.itemsize > 8
     native = np.float64 if too_wide else array.dtype.newbyteorder("=")
-    return torch.as_tensor(np.asarray(array, dtype=native, order="C"))
+    return torch.as_tensor(np.asarray(array, dtype=native, order="C"), device="cpu")
 
 
 def on_cpu(rows: Tensor) -> bool:

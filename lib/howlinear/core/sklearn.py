@@ -49,7 +49,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        predicted = self.map_(torch.tensor(np.ascontiguousarray(X))).numpy()
+        predicted = self.map_(torch.tensor(np.ascontiguousarray(X), device="cpu")).numpy()
         return predicted[:, 0] if self._flat else predicted
 
     def score(self, X, y, sample_weight=None):
@@ -96,7 +96,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         outputs = np.ascontiguousarray(y, dtype=y.dtype if y.dtype == np.float32 else np.float64).reshape(len(X), -1)
         if anew:
             self.moments_ = Moments(X.shape[1], outputs.shape[1])
-        self.moments_.update(torch.tensor(np.ascontiguousarray(X)), torch.tensor(outputs))
+        self.moments_.update(torch.tensor(np.ascontiguousarray(X), device="cpu"), torch.tensor(outputs, device="cpu"))
         self._solved = None  # it was the solution for fewer rows
         return self
 

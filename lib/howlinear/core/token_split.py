@@ -70,7 +70,7 @@ class TokenSums:
     def empty(cls, token: Int64[Tensor, " n"], fold: Int64[Tensor, " n"], d_in: int, d_out: int) -> TokenSums:
         """Start from no rows; `token` and `fold` of all rows to come tell beforehand which of them have a partner."""
         fold_of_sum, token_of_sum = _pairs(fold, token)
-        count = torch.zeros(len(fold_of_sum), dtype=torch.float64)
+        count = torch.zeros(len(fold_of_sum), dtype=torch.float64, device="cpu")
         numbers = fold_of_sum.unique().tolist()
         return cls(
             fold_of_sum,
@@ -93,7 +93,7 @@ class TokenSums:
         self.rows[fold].update(x, y)
         has_partner = self._has_partner[place]
         self.paired[fold].update(x[has_partner], y[has_partner])
-        self.count.index_add_(0, place, torch.ones(len(place), dtype=torch.float64))
+        self.count.index_add_(0, place, torch.ones(len(place), dtype=torch.float64, device="cpu"))
         self.sum_x.index_add_(0, place, x.double())
         self.sum_y.index_add_(0, place, y.double())
 

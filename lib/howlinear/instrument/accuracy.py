@@ -144,7 +144,7 @@ def _continuations(
             raise InputError(f"row {row}: the tokenizer makes no token of the question or of a choice: give other text")
         if longest is not None and len(ids) > longest:
             raise InputError(f"row {row}: {len(ids)} tokens, but the model reads at most {longest}: shorten it")
-    return [(torch.tensor(ids), len(context)) for ids in encoded]
+    return [(torch.tensor(ids, device="cpu"), len(context)) for ids in encoded]
 
 
 @torch.inference_mode()
@@ -168,9 +168,9 @@ def log_likelihoods(
         texts, starts = zip(*(continuations[place] for place in places), strict=True)
         ids = pad_sequence(texts, batch_first=True)
         check_ids(model, ids)
-        position = torch.arange(ids.shape[1])
-        within = position < torch.tensor([[len(text)] for text in texts])
-        scored = within & (position >= torch.tensor([[start] for start in starts]))
+        position = torch.arange(ids.shape[1], device="cpu")
+        within = position < torch.tensor([[len(text)] for text in texts], device="cpu")
+        scored = within & (position >= torch.tensor([[start] for start in starts], device="cpu"))
         inputs.append({"input_ids": ids.to(device), "attention_mask": within.long().to(device), "use_cache": False})
         targets.append(ids.masked_fill(~scored, NO_TARGET))
     with evaluating(model), running(model):

@@ -326,7 +326,7 @@ def read_tokens(
 
     `x` and `y`, shapes (n, d), are without padding, and `places` are theirs, counted through the batch with padding.
     """
-    batch = torch.empty(0, dtype=torch.long)
+    batch = torch.empty(0, dtype=torch.long, device="cpu")
 
     def keep_tokens(site: Site, x: Tensor, y: Tensor) -> None:
         x, y = (flat(rows, batch, site.name, each) for each in (x, y.to(x.device)))
@@ -440,8 +440,8 @@ class Collector:
         """Put those rows of a batch that were drawn in their places in the sample."""
         if block.sampled is None:
             block.sampled = (
-                torch.empty(len(self.drawn), x.shape[1], dtype=torch.float32),
-                torch.empty(len(self.drawn), y.shape[1], dtype=torch.float32),
+                torch.empty(len(self.drawn), x.shape[1], dtype=torch.float32, device="cpu"),
+                torch.empty(len(self.drawn), y.shape[1], dtype=torch.float32, device="cpu"),
             )
         slot = self.slot[self.indices[self.number]].flatten()
         if len(slot) != len(x) or self.rows.read_by(site.name)[0] is None:

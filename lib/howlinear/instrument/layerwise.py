@@ -204,7 +204,7 @@ def measure_layers(
             with text.head() as predict:
                 for place, batch in enumerate(indices):
                     if losses.wants(batch):
-                        for part in torch.arange(len(batch)).split(_at_once(model, rows)):
+                        for part in torch.arange(len(batch), device="cpu").split(_at_once(model, rows)):
                             inputs = batch_of(model, rows, batch[part])
                             losses.update(batch[part], predict(inputs, text.streams[place][part]))
             text.streams.clear()

@@ -116,7 +116,7 @@ class HeavyRows:
 
     def tensors(self) -> dict[str, Tensor]:
         """Named tensors to save; `from_tensors` is the way back."""
-        return self._by_row() | {"median": torch.tensor([self.median], dtype=torch.float64)}
+        return self._by_row() | {"median": torch.tensor([self.median], dtype=torch.float64, device="cpu")}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> HeavyRows:

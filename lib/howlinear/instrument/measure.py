@@ -118,7 +118,7 @@ def measure(
         check_tolerance(tolerance)
     usual = ROWS if tolerance is None else MOST
     packed = rows_of(corpus, model, usual if rows is None else rows, seq_len, seed)
-    one_look = [torch.arange(len(packed.test))]  # at all sequences
+    one_look = [torch.arange(len(packed.test), device="cpu")]  # at all sequences
     looks = one_look if tolerance is None else schedule(packed, width_of(model))
     check_same_rows(packed)
     if tokens:

@@ -130,7 +130,8 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
     if not isinstance(text, Mapping):
         return held_out(as_ids(text))
     inputs = ModelInputs.of(text)
-    return held_out(replace(inputs, test=torch.ones_like(inputs.test), fold=torch.arange(len(inputs.test))))
+    each = torch.arange(len(inputs.test), device="cpu")
+    return held_out(replace(inputs, test=torch.ones_like(inputs.test), fold=each))
 
 
 def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> Rows:
@@ -143,7 +144,8 @@ def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> Rows:
     """
     if not isinstance(rows, Rows):
         ids = as_ids(rows)
-        rows = TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)))
+        each = torch.arange(len(ids), device="cpu")
+        rows = TokenRows(ids, torch.ones_like(each, dtype=torch.bool), each)
     if rows.ids is None:
         raise InputError(f"a perplexity is of token ids, input_ids, and these are {', '.join(rows.inputs)}")
     scored = _scored(rows)
@@ -205,7 +207,7 @@ def _losses(model: PreTrainedModel, scored: Rows, batch_size: int) -> Float[Tens
     check_ids(model, scored.ids)
     targets = targets_of(scored)
     with evaluating(model), running(model):
-        batches = torch.arange(len(targets)).split(batch_size)
+        batches = torch.arange(len(targets), device="cpu").split(batch_size)
         predicted = predictions(model, (batch_of(model, scored, some) for some in batches))
         return finite_losses(
             [mean_losses(found, targets[some]) for found, some in zip(predicted, batches, strict=True)]

@@ -129,7 +129,7 @@ def swap_losses(
     def keep(places: Int64[Tensor, " batch"], name: Name | None, predictions: Tensor) -> None:
         parts[name].append(mean_losses(predictions, targets[places]))
 
-    batches = own_share(torch.arange(len(targets)).split(batch_size))
+    batches = own_share(torch.arange(len(targets), device="cpu").split(batch_size))
     predict_swapped(model, by_block(swaps), batches, keep, inputs_of, site, progress, layerwise)
     losses = {name: finite_losses([*chain.from_iterable(gather(of_name))]) for name, of_name in parts.items()}
     return losses.pop(None), losses

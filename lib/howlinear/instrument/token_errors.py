@@ -193,7 +193,7 @@ def _held_out(rows: Rows, tokens: int, chosen: list[Site]) -> Int64[Tensor, " so
         raise InputError(f"no held-out rows among {len(rows.test)} sequences of {rows.corpus}: give more")
     in_turn = chain.from_iterable(zip_longest(*(fold.tolist() for fold in rows.folds(test=True))))
     ordered = [sequence for sequence in in_turn if sequence is not None]
-    return torch.tensor(sorted(ordered[: max(1, tokens // ids.shape[1])]))
+    return torch.tensor(sorted(ordered[: max(1, tokens // ids.shape[1])]), device="cpu")
 
 
 def _squared_errors(
@@ -208,8 +208,8 @@ def _squared_errors(
 
     The rows are run twice, first for ȳ: so no activation is kept, whatever the model's width and depth.
     """
-    batches = torch.arange(len(rows.test)).split(batch_size)
-    sums: dict[int, Tensor] = {each.block: torch.zeros((), dtype=torch.float64) for each in chosen}
+    batches = torch.arange(len(rows.test), device="cpu").split(batch_size)
+    sums: dict[int, Tensor] = {each.block: torch.zeros((), dtype=torch.float64, device="cpu") for each in chosen}
     pieces: dict[int, list[tuple[Tensor, Tensor]]] = {each.block: [] for each in chosen}
     counts = dict.fromkeys(sums, 0)
 

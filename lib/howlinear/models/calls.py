@@ -46,7 +46,7 @@ def stream_of(output: Any) -> Any:
 
 def suited_to(module: nn.Module, x: Tensor) -> Tensor:
     """Move rows to the precision and device of a module's weights; to float32 if the weights are quantised."""
-    parameter = next(module.parameters(), torch.empty(0))
+    parameter = next(module.parameters(), torch.empty(0, device="cpu"))
     x = x.to(parameter.dtype if parameter.is_floating_point() else torch.float32)
     return x if parameter.is_meta else x.to(parameter.device)  # offloaded weights bring their own device
 
@@ -61,7 +61,7 @@ def maps_alone(module: nn.Module, width: int) -> bool:
     Raises:
         InputError: the module fails, and not because an input other than x is missing.
     """
-    x = suited_to(module, torch.zeros(1, 1, width))
+    x = suited_to(module, torch.zeros(1, 1, width, device="cpu"))
     brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's
     by_shapes = not brings_weights and any(parameter.is_meta for parameter in module.parameters())
     try:

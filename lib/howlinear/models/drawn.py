@@ -50,7 +50,7 @@ class Draws:
 
     def read_rows(self, name: str, rows: Sequence[int], like: Tensor) -> Tensor:
         """Draw rows of an embedding or a head, given by ascending numbers, in the precision of `like`."""
-        numbers = torch.as_tensor(rows)
+        numbers = torch.as_tensor(rows, device="cpu")
         parts, counts = (numbers // PART).unique_consecutive(return_counts=True)
         drawn = torch.empty(len(numbers), *like.shape[1:], dtype=like.dtype, device=self.device)
         counts = counts.tolist()
@@ -67,7 +67,7 @@ class Draws:
         path, _, leaf = name.rpartition(".")
         owner = self.twin.get_submodule(path)
         rests, padding = getattr(owner, leaf), getattr(owner, "padding_idx", None)
-        drawn = nn.Parameter(torch.full(shape, torch.nan), requires_grad=False)
+        drawn = nn.Parameter(torch.full(shape, torch.nan, device="cpu"), requires_grad=False)
         key = hashlib.sha256(f"{self.seed} {name} {first}".encode()).digest()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(key[:8]))

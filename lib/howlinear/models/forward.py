@@ -160,6 +160,6 @@ def running(model: PreTrainedModel) -> Iterator[None]:
 def _runs(model: PreTrainedModel) -> bool:
     """Whether a model that reads tokens runs on a single one."""
     with suppress(*FAILURES):
-        trunk(model, torch.zeros(1, 1, dtype=torch.long))
+        trunk(model, torch.zeros(1, 1, dtype=torch.long, device="cpu"))
         return True
     return False

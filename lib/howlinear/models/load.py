@@ -443,7 +443,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
         if not gone:  # a layer in the place of a layer: a loader finds the names and shapes that it asks for
             continue
         # Experts are renamed when they are saved.
-        weights[min(gone, key=lambda name: "expert" in name)] = torch.zeros(1, dtype=model.dtype)
+        weights[min(gone, key=lambda name: "expert" in name)] = torch.zeros(1, dtype=model.dtype, device="cpu")
     return weights
 
 

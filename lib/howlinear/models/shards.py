@@ -88,7 +88,7 @@ class Shards:
 
     def read_rows(self, name: str, rows: Sequence[int], like: Tensor) -> Tensor:
         """Read rows of a weight, given by ascending numbers, in the precision of `like`."""
-        numbers = torch.as_tensor(rows)
+        numbers = torch.as_tensor(rows, device="cpu")
         breaks = torch.nonzero(numbers.diff() != 1).flatten() + 1
         key = self._key[name]
         with reading(self.source), safe_open(self._file[key], framework="pt") as shard:

@@ -195,7 +195,7 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
 
     If there are several outputs, it is the first: a mixture of experts may also return its router's scores.
     """
-    x = suited_to(module, torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)))
+    x = suited_to(module, torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0), device="cpu"))
     try:
         with evaluating(module):
             both = stream_of(module(x.clone()))

@@ -114,7 +114,7 @@ def readout(model: PreTrainedModel, site: Site) -> AffineMap:
 def affine_of(layer: nn.Linear | Conv1D) -> AffineMap:
     """Return a layer's map in float64, whichever way the layer orients its weight."""
     weight = _weight(layer).detach().double().cpu()
-    bias = torch.zeros(weight.shape[1]) if layer.bias is None else layer.bias.detach()
+    bias = torch.zeros(weight.shape[1], device="cpu") if layer.bias is None else layer.bias.detach()
     return AffineMap(weight, bias.double().cpu())
 
 

@@ -93,7 +93,7 @@ def pack(
         notes.append(f"each sequence begins with the BOS {bos}, as this tokenizer begins a text")
     return TokenRows(
         ids=ids,
-        test=torch.arange(len(ids)) >= len(train_ids),
+        test=torch.arange(len(ids), device="cpu") >= len(train_ids),
         fold=torch.cat([train_fold, test_fold]),
         corpus=corpus,
         left_out=tuple(notes),
@@ -139,8 +139,8 @@ def pack_contiguous(
         )
     ids = torch.from_numpy(np.concatenate(pieces)).view(sequences, length)
     # a fold is a run of neighbours: sequence i of n lies in fold ⌊i · FOLDS / n⌋
-    fold = torch.cat([torch.arange(side) * FOLDS // side for side in (train, held_out)])
-    test = torch.arange(sequences) >= train
+    fold = torch.cat([torch.arange(side, device="cpu") * FOLDS // side for side in (train, held_out)])
+    test = torch.arange(sequences, device="cpu") >= train
     spans = _spans_of(pieces, sequences * length, length)
     return TokenRows(_opened(ids, opening), test, fold, corpus, spans=spans)
 
@@ -188,7 +188,7 @@ def opening_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 def _opened(ids: Int64[Tensor, "n length"], opening: list[int]) -> Int64[Tensor, "n seq_len"]:
     """Prepend the opening to every sequence."""
-    before = torch.tensor(opening, dtype=torch.long).expand(len(ids), -1)
+    before = torch.tensor(opening, dtype=torch.long, device="cpu").expand(len(ids), -1)
     return torch.cat([before, ids], 1)
 
 
@@ -266,7 +266,7 @@ class _Side:
             tokens = self.wanted[fold] if self.full else self.shortest * self.length
             sequences = torch.from_numpy(np.concatenate(pieces)[:tokens]).view(-1, self.length)
             ids.append(sequences)
-            folds.append(torch.full((len(sequences),), fold))
+            folds.append(torch.full((len(sequences),), fold, device="cpu"))
             spans.append(before + _spans_of(pieces, tokens, self.length))
             before += len(pieces)
         return torch.cat(ids), torch.cat(folds), torch.cat(spans)

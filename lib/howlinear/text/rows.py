@@ -376,13 +376,13 @@ def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
 def spread(members: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " some"]:
     """Select `count` of a fold's sequences, evenly spread, since neighbours tend to come from the same document."""
     count = min(count, len(members))
-    return members[torch.arange(count) * len(members) // count]
+    return members[torch.arange(count, device="cpu") * len(members) // count]
 
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
     """Hold out every fourth of n documents, and deal the documents of each side to its folds in turn."""
     folds = check_count("folds", folds)
-    document = torch.arange(n)
+    document = torch.arange(n, device="cpu")
     test = document % 4 == 3
     held_out_before = document // 4
     place_on_its_side = torch.where(test, held_out_before, document - held_out_before)
@@ -494,7 +494,7 @@ def tokens_of(
             )
         mask = None  # there is no padding to leave out
     if mask is None:
-        return x, y, torch.arange(len(x))
+        return x, y, torch.arange(len(x), device="cpu")
     # by index and not by mask, whose number of rows would have to be waited for on a device
     places = mask[indices].flatten().nonzero()[:, 0]
     tokens = places.to(x.device, non_blocking=True)
@@ -508,11 +508,11 @@ def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64
     if "decoder_input_ids" in rows.inputs and sample:
         raise InputError(f"a sample of {sample} rows is of one sequence a text, and here are two: ask for none")
     if not sample:
-        return torch.empty(0, dtype=torch.long), torch.empty(0, 0, dtype=torch.long)
+        return torch.empty(0, dtype=torch.long, device="cpu"), torch.empty(0, 0, dtype=torch.long, device="cpu")
     mask = torch.ones_like(rows.ids, dtype=torch.bool) if rows.mask is None else rows.mask
     tokens = mask.flatten().nonzero()[:, 0]
-    shuffled = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))
+    shuffled = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed), device="cpu")
     places = tokens[shuffled[:sample]].sort().values
-    slot = torch.full((rows.ids.numel(),), -1)
-    slot[places] = torch.arange(len(places))
+    slot = torch.full((rows.ids.numel(),), -1, device="cpu")
+    slot[places] = torch.arange(len(places), device="cpu")
     return places, slot.view(rows.ids.shape)

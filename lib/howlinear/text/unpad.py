@@ -31,7 +31,7 @@ def without_padding(rows: Rows) -> TokenRows:
     ids = {key: of_fold[: len(of_fold) // length * length].view(-1, length) for key, of_fold in tokens.items()}
     return TokenRows(
         ids=torch.cat(list(ids.values())),
-        test=torch.cat([torch.full((len(of_fold),), test) for (test, _), of_fold in ids.items()]),
-        fold=torch.cat([torch.full((len(of_fold),), fold) for (_, fold), of_fold in ids.items()]),
+        test=torch.cat([torch.full((len(of_fold),), test, device="cpu") for (test, _), of_fold in ids.items()]),
+        fold=torch.cat([torch.full((len(of_fold),), fold, device="cpu") for (_, fold), of_fold in ids.items()]),
         corpus=rows.corpus,
     )

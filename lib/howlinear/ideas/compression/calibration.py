@@ -127,7 +127,7 @@ class InFiles(UserDict[int, Found]):
         file = self.folder / f"{block}.safetensors"
         parts = {field.name: getattr(found, field.name) for field in fields(self.kind)}
         tensors = {
-            name: part if isinstance(part, Tensor) else torch.tensor(part, dtype=torch.float64)
+            name: part if isinstance(part, Tensor) else torch.tensor(part, dtype=torch.float64, device="cpu")
             for name, part in parts.items()
         }
         with atomic.written_aside(file) as aside:

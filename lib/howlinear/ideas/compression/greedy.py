@@ -162,7 +162,7 @@ def hold_out(
     """Split off about `count` sequences, evenly spread; return these and all others."""
     if not 1 <= count <= len(ids) // 2:
         raise InputError(f"{count} of {len(ids)} sequences to hold out: take from 1 to half of them")
-    picked = torch.zeros(len(ids), dtype=torch.bool)
+    picked = torch.zeros(len(ids), dtype=torch.bool, device="cpu")
     picked[:: len(ids) // count] = True
     return ids[picked], ids[~picked]
 

@@ -201,7 +201,7 @@ def fit_correction(
     seconds = [gram(half) / weight for half, weight in zip(halves, weights, strict=True)]
     crosses = [cross(half) / weight for half, weight in zip(halves, weights, strict=True)]
     root = root_of(metric)
-    costs = torch.zeros(len(ANCHOR_RIDGES), dtype=torch.float64)
+    costs = torch.zeros(len(ANCHOR_RIDGES), dtype=torch.float64, device="cpu")
     for fitted, other in ((0, 1), (1, 0)):
         missing = crosses[other] @ root
         for place, ridge in enumerate(ANCHOR_RIDGES):

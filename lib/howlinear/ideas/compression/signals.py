@@ -118,14 +118,14 @@ class _Sums:
 
     def __init__(self, affine: Callable[[Tensor], Tensor], width: int):
         self.map = affine
-        self.metric = torch.zeros(width, width, dtype=torch.float64)  # Σ g gᵀ
-        self.error = torch.zeros(width, width, dtype=torch.float64)  # Σ r rᵀ
+        self.metric = torch.zeros(width, width, dtype=torch.float64, device="cpu")  # Σ g gᵀ
+        self.error = torch.zeros(width, width, dtype=torch.float64, device="cpu")  # Σ r rᵀ
         self.slope = 0.0  # Σ g·r
         self.paired = 0.0  # Σ (g·r)²
         # of the residual stream h
         self.count = 0  # rows
-        self.total = torch.zeros(width, dtype=torch.float64)  # Σ h
-        self.squares = torch.zeros(width, dtype=torch.float64)  # Σ h², by feature
+        self.total = torch.zeros(width, dtype=torch.float64, device="cpu")  # Σ h
+        self.squares = torch.zeros(width, dtype=torch.float64, device="cpu")  # Σ h², by feature
 
     def add_stream(self, hidden: Tensor) -> None:
         """Add the residual stream behind the layer."""
@@ -265,8 +265,8 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Stream:
     listened = sites(model)
     count = len(listened)
     states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
-    layers = torch.zeros(count + 1, count + 1, dtype=torch.float64)  # Σ cos
-    attention = torch.zeros(count, dtype=torch.float64)  # Σ 1 − cos
+    layers = torch.zeros(count + 1, count + 1, dtype=torch.float64, device="cpu")  # Σ cos
+    attention = torch.zeros(count, dtype=torch.float64, device="cpu")  # Σ 1 − cos
     ffn = torch.zeros_like(attention)
 
     def keep(_: int, entered: Tensor, read: Tensor, written: Tensor, left: Tensor) -> None:

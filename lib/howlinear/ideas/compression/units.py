@@ -160,7 +160,7 @@ def error_costs(
     def add(block: int, _: Tensor, __: Tensor, g: Tensor) -> None:
         if block not in sums:
             shapes = (width, width), (ids.shape[1],)
-            sums[block] = tuple(torch.zeros(shape, dtype=torch.float64) for shape in shapes)
+            sums[block] = tuple(torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in shapes)
         metric, squares = sums[block]
         add_gram(metric, g.flatten(0, 1).contiguous())
         squares += g.square().sum((0, 2))
@@ -181,13 +181,13 @@ def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_
     seq_len = len(squares)
     # the last position predicts nothing: it counts like the one before it
     squares = torch.cat([squares[:-1], squares[-2:-1]])
-    means = torch.empty(seq_len, dtype=torch.float64)
+    means = torch.empty(seq_len, dtype=torch.float64, device="cpu")
     start, end = 0, 1
     while start < seq_len:
         means[start:end] = squares[start:end].mean()
         start, end = end, 2 * end
     if not means.any():
-        return torch.ones(seq_len, dtype=torch.float64)
+        return torch.ones(seq_len, dtype=torch.float64, device="cpu")
     return means / means.mean()
 
 
@@ -293,7 +293,7 @@ def choose_ridge(
     stay = by_loudness[:count]
     go = by_loudness[count:]
 
-    costs = torch.zeros(len(RIDGES), dtype=torch.float64)
+    costs = torch.zeros(len(RIDGES), dtype=torch.float64, device="cpu")
     for fitted, other in ((first, second), (second, first)):
         covariance = covariance_of(fitted, centred)
         # second moments of the other half about the mean of the fitted one, where the constant is fitted too
@@ -323,7 +323,7 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -
     precision = linalg.cho_solve(factor, np.eye(m))
     order, prices = sweep_units(precision, readout.numpy().copy())
     total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
-    return Elimination(torch.tensor(order), torch.tensor(total))
+    return Elimination(torch.tensor(order, device="cpu"), torch.tensor(total, device="cpu"))
 
 
 def sweep_units(matrix: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
