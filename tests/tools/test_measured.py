@@ -38,6 +38,27 @@ def test_the_papers_code_beside_ours():
     assert "| m | ΔPPL | 3 | 2.25 | 1.25 | 1.0e+00 | 12 |" in page
 
 
+def test_what_llama_cpp_makes_of_compressed_models():
+    run = {"difference": 2.34e-5, "spread": 3.456, "before": 14.1, "after": 14.2, "same_tokens": True}
+    rows = [
+        run | {"model": "a", "form": "alike", "read_back": 0.0},
+        run | {"model": "a", "form": "alike", "rounded": "Q8_0", "after": 14.567},
+        {"model": "a", "form": "decilm", "refused": "FileNotFoundError: no"},
+        run | {"model": "b", "form": "decilm", "read_back": "refused", "same_tokens": False},
+        run | {"model": "c", "form": "alike", "read_back": 2e-6},
+    ]
+    found = {"commit": "0123456789abcdef", "llama_cpp_python": "1.2", "tokens": 200, "rows": rows}
+    page = lines(measured.llama_cpp(found | {"machine": {"processor": "a processor"}}))
+    assert "commit 012345678, in llama-cpp-python 1.2; 200 tokens" in page[0]
+    assert page[4:8] == [
+        "| a | alike | 2.3e-05 | 3.46 | yes | equal |",
+        "| a | decilm | not converted: FileNotFoundError: no | | | |",
+        "| b | decilm | 2.3e-05 | 3.46 | no | refused |",
+        "| c | alike | 2.3e-05 | 3.46 | yes | 2e-06 apart |",
+    ]
+    assert page[-1] == "| a | alike | Q8_0 | 14.10 | 14.57 | 2.3e-05 |"
+
+
 def test_a_measurement_beside_the_models_own_work():
     real = {
         "rows": 16_000,

@@ -176,6 +176,7 @@ def tabulate_benchmarks() -> dict[str, str]:
         "benchmarks": measured.benchmarks(record("bench", "make bench")),
         "ratios": measured.ratios(record("ratios", "make bench")),
         "paper_code": measured.paper_code(record("paper_code", "benchmarks/paper_code.py CHECKOUT")),
+        "llama_cpp": measured.llama_cpp(record("llama_cpp", "benchmarks/in_llama_cpp.py CHECKOUT --keep")),
         "coverage": measured.coverage(record("coverage", "make bench-coverage")),
         "scale_layerwise": costs.layer_by_layer(record("layerwise", "benchmarks/layerwise.py FOLDER --keep")),
         "scale_gpu": costs.on_a_gpu(record("gpu", "benchmarks/gpu.sh")),

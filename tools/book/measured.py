@@ -66,6 +66,32 @@ def paper_code(measured: Mapping[str, Any]) -> str:
     return f"At commit {measured['commit'][:12]} of its repository.\n\n{markdown(rows)}\n"
 
 
+def llama_cpp(measured: Mapping[str, Any]) -> str:
+    """Logits and perplexities of compressed models in llama.cpp, compared with those of transformers."""
+    rows, rounded = [], []
+    for row in measured["rows"]:
+        about = {"model": row["model"], "form": row["form"]}
+        if "refused" in row:
+            rows.append(about | {"largest difference of logits": f"not converted: {row['refused']}"})
+            continue
+        apart = {"largest difference of logits": f"{row['difference']:.1e}"}
+        if "rounded" in row:
+            perplexities = {"perplexity before": f"{row['before']:.2f}", "after": f"{row['after']:.2f}"}
+            rounded.append(about | {"rounded to": row["rounded"]} | perplexities | apart)
+            continue
+        apart["standard deviation of logits"] = f"{row['spread']:.2f}"
+        apart["text split alike"] = "yes" if row["same_tokens"] else "no"
+        back = row["read_back"]
+        apart["logits of `hl.load_model`"] = back if back == "refused" else f"{back:.0e} apart" if back else "equal"
+        rows.append(about | apart)
+    head = (
+        f"llama.cpp at commit {measured['commit'][:9]}, in llama-cpp-python {measured['llama_cpp_python']}; "
+        f"{measured['tokens']} tokens of the text `docs`, on: {measured['machine']['processor']}."
+    )
+    table = pd.DataFrame(rows).fillna("")
+    return "\n".join([head, "", markdown(table), "", markdown(rounded), ""])
+
+
 def ratios(measured: Mapping[str, Any]) -> str:
     """The cost of measurements relative to the model's own work, and start-up times: from `benchmarks/ratios.py`."""
     models = {name: measured[name] for name in costs.TIMED}

@@ -45,7 +45,7 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
     """Copy a LLaMA into DeciLM's format, which vLLM and llama.cpp read; the outputs are the same. Save it by `hl.save`.
 
     Of this form llama.cpp's converter drops linear scaling and YaRN of RoPE, and takes vocabularies of LLaMA 2 and 3
-    alone.
+    alone, LLaMA 2's without the scores that decide how a text is split.
 
     Args:
         model: a LLaMA or its folder; its blocks may have unequal widths or be affine maps (`compress`, `replace`).
