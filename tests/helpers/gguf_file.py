@@ -92,10 +92,11 @@ def kind_of(name):
     return {"token_embd.weight": Kind.Q8_0, "blk.0.ffn_down.weight": Kind.F16}.get(name, Kind.Q4_1)
 
 
-def write(path, model, architecture="llama", leave_out=(), extra=(), parts=1):
+def write(path, model, architecture="llama", leave_out=(), extra=(), parts=1, scaling=None):
     """Write a model and a tokenizer of single bytes and three merges to a GGUF file.
 
-    `extra` are names of further tensors, of 8 numbers each; `parts` is the number of files that the header claims.
+    `extra` are names of further tensors, of 8 numbers each; `parts` is the number of files that the header claims;
+    `scaling` is that of RoPE.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -109,6 +110,8 @@ def write(path, model, architecture="llama", leave_out=(), extra=(), parts=1):
     writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_rope_freq_base(10_000.0)
+    if scaling is not None:
+        writer.add_rope_scaling_type(scaling)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(len(TOKENS))
     writer.add_tokenizer_model("gpt2")

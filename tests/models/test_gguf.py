@@ -10,6 +10,7 @@ import signal
 import pooch
 import pytest
 import torch
+from gguf import RopeScalingType
 from transformers import PreTrainedTokenizerFast
 
 from helpers import gguf_file
@@ -212,6 +213,15 @@ def test_a_part_of_a_split_file_says_so(file, cache, refused):
     write(file, model_of(), parts=2)
     refused("of 2 of a model", "measure", file)
     assert files_in(cache) == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_positions_that_transformers_would_not_scale_are_refused(file):
+    write(file, model_of(), scaling=RopeScalingType.LINEAR)
+    with pytest.raises(SourceError, match=r"scales its positions \(RoPE\) by 'linear'"):
+        load_model(file)
+    write(file, model_of(), scaling=RopeScalingType.NONE)
+    assert load_model(file).config.num_hidden_layers == 2
 
 
 def test_a_weight_that_is_missing_or_left_out_is_refused(file, cache, caplog, monkeypatch):
