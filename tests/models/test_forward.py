@@ -1,14 +1,17 @@
 """What is said of a forward pass that fails: whose fault it is."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import howlinear as hl
-from conftest import VOCABULARY, WIDTH
+from conftest import VOCABULARY, WIDTH, tiny
 from howlinear.errors import InputError, SourceError
-from howlinear.models.forward import running
+from howlinear.models.forward import one_pass, running
 
 
 class Failing(nn.Module):
@@ -84,3 +87,21 @@ def test_a_forward_that_knows_no_cache_is_called_without(ids):
     usual.load_state_dict(own.state_dict())
     assert hl.measure(own, ids).to_frame()["r2"].equals(hl.measure(usual, ids).to_frame()["r2"])
     assert hl.perplexity(own, ids) == hl.perplexity(usual, ids)
+
+
+def test_passes_that_overlap_in_two_threads_leave_the_random_state_as_it_was(gpt2):
+    llama = tiny("mini-llama").eval()
+    before, begun, ended = torch.get_rng_state(), Event(), Event()
+
+    def run_beside():
+        with one_pass(llama):
+            begun.set()
+            ended.wait()
+
+    with ThreadPoolExecutor(1) as other:
+        with one_pass(gpt2.eval()):
+            beside = other.submit(run_beside)
+            begun.wait()
+        ended.set()
+        beside.result()
+    assert torch.equal(torch.get_rng_state(), before)

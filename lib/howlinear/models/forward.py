@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -55,22 +56,45 @@ _PASSED: ContextVar[set[tuple[int, str]] | None] = ContextVar("passed", default=
 """(Listener, site) pairs that the current pass has reached; None between passes."""
 
 
+class _RandomState:
+    """The random state of torch: seeded for each pass, and restored when no pass runs any more in any thread."""
+
+    def __init__(self):
+        self.lock, self.passes, self.before = Lock(), 0, ExitStack()
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+        with self.lock:
+            if not self.passes:
+                self.before.enter_context(torch.random.fork_rng(devices))
+            self.passes += 1
+            torch.default_generator.manual_seed(0)
+            if devices:
+                torch.cuda.manual_seed_all(0)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.passes -= 1
+                if not self.passes:
+                    self.before.close()
+
+
+_RANDOM_STATE = _RandomState()
+
+
 @contextmanager
 def one_pass(model: PreTrainedModel) -> Iterator[None]:
     """Run one pass of a model, uncompiled; in evaluation mode, what it draws is the same in every pass.
 
     ViTMAE draws masks even then. The caller's random state is not affected; in training mode, all is drawn anew.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     token = _PASSED.set(set())
     # Compiled code bypasses hooks and swaps. If nothing is compiled, dynamo is not imported, which takes seconds.
     as_written = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     try:
-        with as_written, torch.random.fork_rng(devices, enabled=not model.training):
-            if not model.training:
-                torch.default_generator.manual_seed(0)
-            if not model.training and devices:
-                torch.cuda.manual_seed_all(0)
+        with as_written, nullcontext() if model.training else _RANDOM_STATE.seeded():
             yield
     finally:
         _PASSED.reset(token)
