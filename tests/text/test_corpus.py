@@ -278,6 +278,28 @@ def test_one_giant_document_is_cut_into_pieces_that_serve_as_documents(tokenizer
     assert [len(rows.folds(side)) for side in (False, True)] == [8, 8]
 
 
+FRONT = "\n\n".join(f"title {i}" for i in range(60))
+
+
+def test_lines_are_documents_where_enough_blank_lines_leave_nearly_all_in_one(tokenizer):
+    text = FRONT + "\n\n" + "\n".join(text.strip() for text in texts(500))
+    corpus = load_corpus([text], tokenizer)
+    assert sum(1 for _ in corpus.in_order()) == 61  # a title each, and the rest
+    rows = corpus.rows(4_096, 64)
+    assert rows == load_corpus([text], tokenizer, documents="line").rows(4_096, 64)
+    assert "each line is a document: blank lines give 61" in rows.note
+    assert "line" not in corpus.rows(64, 2, folds=2).note  # which the titles fill
+
+
+@pytest.mark.parametrize("way", ["auto", "blank", "line"])
+def test_pieces_are_documents_where_neither_blank_lines_nor_lines_fill_the_folds(tokenizer, way):
+    text = FRONT + "\n\n" + " ".join(f"word{i:05d}" for i in range(16_000))
+    corpus = load_corpus([text], tokenizer, documents=way)
+    rows = corpus.rows(20_000)
+    assert rows.count == 156 * 128
+    assert "pieces" in rows.note
+
+
 def test_documents_are_enough_where_every_fold_can_have_one(tokenizer):
     """Sides are dealt by hash: of the first documents that give eight to each side none may be missing."""
     given = [f"document {i}, as long as need be" for i in range(200)]

@@ -29,7 +29,7 @@ from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 from howlinear.text.gathered import gathered
 from howlinear.text.library import PAPERS, check_known, read_as_the_paper, read_public
-from howlinear.text.pack import pack, pack_contiguous
+from howlinear.text.pack import TooShortError, pack, pack_contiguous
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, Rows, TokenRows
 from howlinear.text.streams import AHEAD, documents_of, is_hub_id, is_stream, open_hub, texts_of
 
@@ -53,6 +53,8 @@ class Corpus:
         reserved: share of the documents that embedded models may train on and that are never measured.
         note: how the documents were made from the text, in words; empty if there is nothing to say.
         whole: function that returns one of the paper's texts as its code reads it; None for other texts.
+        otherwise: function that returns the corpus with its documents cut further, for folds that these do not fill;
+            None if there is no other way.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Corpus:
     reserved: float = 0.0
     note: str = ""
     whole: Callable[[], str] | None = field(default=None, repr=False)
+    otherwise: Callable[[], Corpus] | None = field(default=None, repr=False)
 
     def rows(self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS) -> TokenRows:
         """Pack about `rows` tokens into sequences: three quarters train, one quarter held out; see `pack.pack`.
@@ -84,7 +87,12 @@ class Corpus:
         if not callable(self.documents):  # whose order does not depend on the seed
             documents = sorted(documents, key=lambda document: seeded_hash(seed, document.text))
         drawn = _over_files(self._measured(documents), seed)
-        packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
+        try:
+            packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
+        except TooShortError:
+            if self.otherwise is None:
+                raise
+            return self.otherwise().rows(rows, seq_len, seed, folds)
         return replace(packed, left_out=(*packed.left_out, self.note)) if self.note else packed
 
     def contiguous(self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0) -> TokenRows:
@@ -147,8 +155,8 @@ def load_corpus(
             or .tsv needs no name.
         documents: what counts as a document in a text of your own. `file`: a file, a string, a row of a table; `blank`:
             what blank lines separate (in WikiText, an article); `line`: a line. `auto`: the first of these that gives
-            enough for eight folds on each side. If there are too few, texts are cut into pieces that serve as
-            documents, and `Corpus.note` says so.
+            enough for eight folds on each side. If there are too few, or too short ones, texts are cut into pieces that
+            serve as documents, and the note of the corpus or of its rows says so.
         folder: folder with the paper's texts, each as `<name>.txt`; by default the folder that the environment variable
             `HOWLINEAR_TEXTS` names, and if there is none, they are downloaded.
 
@@ -191,8 +199,9 @@ def load_corpus(
         raise InputError("strings have no columns: leave text_column out")
     else:
         name, texts = _strings(gathered(text, text_column), text_column)
-    cut, how = _documents_of(texts, documents, name)
-    return Corpus(name, tokenizer, cut, note="; ".join(note for note in (how, passed_over) if note))
+    plain.check_not_blank(texts, name)
+    corpus = Corpus(name, tokenizer, texts, note=passed_over)
+    return _cut(corpus, texts, [*plain.WAYS] if documents == "auto" else [documents], {})
 
 
 def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
@@ -215,23 +224,26 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
     return f"{len(texts):,} strings", texts
 
 
-def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str]:
-    """Cut a user's texts into documents; return them and a note on how they were cut."""
-    plain.check_not_blank(texts, name)
-    counts = {}
-    for tried in plain.WAYS if way == "auto" else [way]:
-        documents = [document for text in texts for document in plain.WAYS[tried](text)]
+def _cut(corpus: Corpus, texts: list[str], ways: list[str], counts: dict[str, int]) -> Corpus:
+    """Cut a user's texts into documents in the first way that gives enough; `counts` are of ways tried before."""
+    note, otherwise = "", None
+    for place, way in enumerate(ways, 1):
+        documents = [document for text in texts for document in plain.WAYS[way](text)]
+        counts = {**counts, way: len(documents)}
         if _enough(documents):
-            by_line = tried == "line" and way == "auto"
-            note = f"each line is a document, since blank lines give only {counts['blank']:,}" if by_line else ""
-            return documents, note
-        counts[tried] = len(documents)
-    found = " or ".join(f"{count:,} by {tried}" for tried, count in counts.items())
-    documents = plain.pieces(texts)
-    return documents, (
-        f"documents were too few for the folds ({found}), so {len(documents):,} pieces of the text serve as documents: "
-        "neighbours may lie on both sides, and R² may come out too high"
-    )
+            if way == "line" and "blank" in counts:
+                note = f"each line is a document: blank lines give {counts['blank']:,}, too few or too short ones"
+            otherwise = partial(_cut, corpus, documents, ways[place:], counts)
+            break
+    else:
+        found = " or ".join(f"{count:,} by {tried}" for tried, count in counts.items())
+        documents = plain.pieces(texts)
+        note = (
+            f"documents were too few or too short for the folds ({found}), so {len(documents):,} pieces of the text "
+            "serve as documents: neighbours may lie on both sides, and R² may come out too high"
+        )
+    notes = "; ".join(each for each in (note, corpus.note) if each)
+    return replace(corpus, documents=documents, note=notes, otherwise=otherwise)
 
 
 def _enough(documents: list[str]) -> bool:

@@ -26,6 +26,10 @@ LONGEST = 4  # sequences a document may fill, unless more are needed, so that no
 BATCH = 64  # documents that are tokenised together
 
 
+class TooShortError(InputError):
+    """An error for a text whose documents do not give every fold a sequence."""
+
+
 def pack(
     documents: Iterator[tuple[Document, str]],
     tokenizer: PreTrainedTokenizerBase,
@@ -74,7 +78,7 @@ def pack(
             side.deal_anew(side.longest)
     train, test = sides["train"], sides["test"]
     if not (train.shortest and test.shortest):
-        raise InputError(
+        raise TooShortError(
             f"corpus {corpus} is too short: of {len(train.documents):,} documents to fit on and "
             f"{len(test.documents):,} held out, which are dealt to {folds} folds on each side, the emptiest fold has "
             f"{min(train.fewest, test.fewest)} tokens, fewer than a sequence of {seq_len}; bring more text, cut it "
