@@ -62,11 +62,20 @@ def test_columns_have_the_usual_names(name):
         ({"text": ["x", "y", "z"], "label": ["A", "B", "C"]}, "B", 1),
         ({"text": ["x", "y", "z"], "label": ["1", "2", "3"]}, "1", 0),  # a label, not an index
         ({"text": ["x", "y", "z"], "label": [1, 2, 3]}, 3, 2),
+        ({"text": ["2", "1"], "label": ["1", "2"]}, "1", 0),
+        (["1", "2"], 1, 1),  # a number is an index
+        (["A", "B"], "B", 1),
     ],
 )
 def test_the_answer_is_a_label_or_else_an_index_or_a_letter(choices, answer, index):
     (found,) = read_questions([{"question": "q", "choices": choices, "answer": answer}])
     assert found.answer == index
+
+
+@pytest.mark.parametrize(("choices", "answer"), [(["1", "2"], "1"), (["B", "A"], "B"), ([" 1", " 2"], "1")])
+def test_an_answer_that_is_another_choice_than_it_stands_for_is_refused(choices, answer):
+    with pytest.raises(InputError, match=r"row 0: .*number.*label"):
+        read_questions([{"question": "q", "choices": choices, "answer": answer}])
 
 
 BAD_CELLS = {

@@ -43,7 +43,7 @@ def read_questions(questions: Any) -> list[Question]:
     A table is a path (`plain.TABLES`), a `datasets.Dataset`, a table of pandas, polars or pyarrow, or a list of dicts.
     `question` (or `context` or `query`) is a text. `choices` is a list of strings, in a CSV as JSON; or, as in ARC,
     `{"text": […], "label": […]}`. `answer` (or `answerKey`) is one of the labels; without labels, it is the index from
-    0 or the letter from A.
+    0 or the letter from A, unless a string that is another choice itself.
     """
     plain.check_not_splits(questions)
     table = questions
@@ -82,11 +82,19 @@ def _question(row: int, text: Any, choices: Any, answer: Any) -> Question:
         raise InputError(f"row {row}: the question or a choice is blank, and a model reads both: give text")
     names = labels or list(ascii_uppercase[: len(choices)])
     if str(answer) in names:
-        return Question(text, choices, names.index(str(answer)))
-    if labels is None and str(answer).isdecimal() and int(answer) < len(choices):
-        return Question(text, choices, int(answer))
-    taken = f"one of the labels {', '.join(labels)}" if labels else "the index from 0 or the letter from A"
-    raise InputError(f"row {row}: the answer to {len(choices)} choices is {answer!r:.40}: give {taken}")
+        index = names.index(str(answer))
+    elif labels is None and str(answer).isdecimal() and int(answer) < len(choices):
+        index = int(answer)
+    else:
+        taken = f"one of the labels {', '.join(labels)}" if labels else "the index from 0 or the letter from A"
+        raise InputError(f"row {row}: the answer to {len(choices)} choices is {answer!r:.40}: give {taken}")
+    others = [choice.strip() for place, choice in enumerate(choices) if place != index]
+    if labels is None and isinstance(answer, str) and answer in others:
+        raise InputError(
+            f"row {row}: the answer {answer!r} would stand for {choices[index]!r:.40}, and is another choice itself: "
+            'give the index as a number, or labels, choices={"text": […], "label": […]}'
+        )
+    return Question(text, choices, index)
 
 
 def _choices(row: int, cell: Any) -> tuple[list[str], list[str] | None]:
