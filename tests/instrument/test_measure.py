@@ -116,9 +116,10 @@ def test_a_block_that_writes_a_constant_leaves_the_others_measured(gpt2, rows, t
         profile.save(tmp_path / file)
         read = load_profile(tmp_path / file)
         assert [block for block in read if math.isnan(read[block].r2)] == [2]
-        pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame(), check_dtype=False)
-    table = compare(profile, profile)
-    assert table["difference"].isna().tolist() == [False, False, True]
+        pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame())
+    table = compare(profile, replace(profile, solved={**profile.solved, 0: profile.solved[1]}))
+    assert table["difference"].isna().tolist() == table["differs"].isna().tolist() == [False, False, True]
+    assert table[table["differs"]]["block"].tolist() == [0]
     measured = Measurement("gpt2", profile, swap=True)
     cells = " ".join(cell for column in profile_columns(measured) for cell in column.cells)
     pages = (profile.to_markdown(), profile._repr_html_(), cells, page.render(measured).partition("<table")[2])
@@ -181,16 +182,27 @@ def test_a_missing_limit_is_null_in_json_and_keeps_the_others():
 
 def test_without_document_folds_nothing_is_said_of_more_rows(gpt2, ids):
     two_folds = TokenRows.from_ids(ids, folds=1)
-    assert "without document folds there is no telling" in measure(gpt2, two_folds).outlook
+    profile = measure(gpt2, two_folds)
+    assert "without document folds there is no telling" in profile.outlook
+    assert "None" not in profile._repr_html_()
+    with_folds = measure(gpt2, ids)
+    for table, usual in (
+        (profile.to_frame(), with_folds.to_frame()),
+        (compare(profile, with_folds), compare(with_folds, with_folds)),
+    ):
+        assert table.dtypes.to_dict() == usual.dtypes.to_dict()
 
 
 def test_a_profile_shows_itself_in_a_line_and_as_a_table_without_tensors(gpt2, rows):
     profile = measure(gpt2, rows)
     profile = replace(profile, model="<b>mine</b>")
     line = repr(profile)
-    assert "tensor" not in line
-    assert "\n" not in line
-    assert len(line) < 200
+    found = profile[0]
+    assert f"{found.r2:.3f} [{found.r2_low:.3f}, {found.r2_high:.3f}]" in repr(found)
+    for shown in (line, repr(found)):
+        assert "tensor" not in shown
+        assert "\n" not in shown
+        assert len(shown) < 200
     assert f"{rows.count:,} rows, perplexity {profile.perplexity:.2f}" in line
     best = max(profile, key=lambda block: profile[block].r2)
     assert f"{profile[best].r2:.3f} (block {best})" in line

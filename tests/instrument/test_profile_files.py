@@ -33,6 +33,9 @@ def test_numbers_and_maps_come_back_from_safetensors(profile, tmp_path):
         torch.testing.assert_close(read[block].map.weight, found.map.weight, rtol=0, atol=0)
         torch.testing.assert_close(read[block].map.bias, found.map.bias, rtol=0, atol=0)
         torch.testing.assert_close(read[block].r2_per_feature, found.r2_per_feature, rtol=0, atol=0)
+        assert read[block] == found != replace(found, r2=0.5)
+    assert read.solved == profile.solved
+    assert read.rows == profile.rows
 
 
 def test_moments_come_back_and_give_the_same_ceilings(tmp_path, monkeypatch):
@@ -102,6 +105,11 @@ def test_swap_costs_are_a_panel_where_they_were_measured(profile):
     axis = profile.plot(swap=False).axes[0]
     with pytest.raises(InputError, match="a panel of their own"):
         profile.plot(axis, swap=True)
+    with pytest.raises(InputError, match="swap='yes'"):
+        profile.plot(swap="yes")
+    with pytest.raises(InputError, match="one pair") as error:
+        profile.plot(plt.subplots(1, 2)[1])
+    assert "\n" not in str(error.value)
     plt.close("all")
 
 

@@ -276,6 +276,6 @@ def test_profiles_are_drawn_as_their_tables_are_a_line_each(gpt2, rows):
     assert len(both) == 3
     assert "attention" not in label
     assert "of attention" in lines(profile(attention))[1]
-    for wrong in ([], 3, [ffn, "gpt2"], "gpt2"):
-        with pytest.raises(InputError, match="a profile, a list of them or a table"):
+    for wrong, kind in (([], "nothing"), (3, "int"), ([ffn, "gpt2"], "str"), ("gpt2", "str")):
+        with pytest.raises(InputError, match=f"a profile, a list of them or a table.* {kind}"):
             profile(wrong)

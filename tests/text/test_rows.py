@@ -17,7 +17,7 @@ from howlinear.instrument import stopping
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
-from howlinear.text.rows import ModelInputs, TokenRows, batch_of, check, draw, tokens_of
+from howlinear.text.rows import ModelInputs, RowsOnRecord, TokenRows, batch_of, check, draw, tokens_of
 
 
 @pytest.fixture
@@ -263,6 +263,16 @@ def test_the_hash_of_rows_is_of_their_ids_sides_and_folds(rows):
     test[0] = True
     fold[0] = 2
     assert len({rows.sha256, *(replace(rows, **c).sha256 for c in ({"ids": ids}, {"test": test}, {"fold": fold}))}) == 4
+
+
+def test_rows_are_equal_by_their_content(rows, padded):
+    same = replace(rows, ids=rows.ids.clone(), corpus="another")
+    record = RowsOnRecord("mine", rows.sha256, rows.count, rows.seq_len)
+    assert rows == same == record == rows
+    assert len({rows, same, record}) == 1
+    inputs = ModelInputs.of(padded)
+    assert inputs == ModelInputs.of(padded) != rows
+    assert rows not in [replace(rows, ids=rows.ids + 1), None]
 
 
 @pytest.mark.parametrize(

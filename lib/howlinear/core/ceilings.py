@@ -8,7 +8,7 @@ R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F on held-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import starmap
 from numbers import Real
 from typing import Any
@@ -60,11 +60,24 @@ class AffineMap:
         """Apply the map in the dtype of `x`, or in float64 if `x` holds integers.
 
         Raises:
-            InputError: `x` does not hold real numbers.
+            InputError: `x` does not hold real numbers, or is of another width.
         """
         x = real_tensor("x", x)
+        if x.shape[-1:] != self.weight.shape[:1]:
+            raise InputError(f"x of shape {tuple(x.shape)}: this map takes (…, {len(self.weight)})")
         x = x if x.is_floating_point() else x.double()
         return x @ self.weight.to(x) + self.bias.to(x)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether weight and bias are the same, as those of a map and of its copy in a file are."""
+        if not isinstance(other, AffineMap):
+            return NotImplemented
+        pairs = (self.weight, other.weight), (self.bias, other.bias)
+        return all(torch.equal(own.cpu(), its.cpu()) for own, its in pairs)
+
+    def __hash__(self) -> int:
+        """Hash what equal maps have in common."""
+        return hash(self.weight.shape)
 
     @classmethod
     def constant(cls, moments: Moments) -> AffineMap:
@@ -103,13 +116,19 @@ class Ceiling:
     interval: Estimate | None
     limit: Estimate | None
     r2_median: float
-    r2_per_feature: Float[Tensor, " d_out"] | None
+    r2_per_feature: Float[Tensor, " d_out"] | None = field(compare=False)  # a tensor, which has no single truth value
     map: AffineMap | None
     inputs: int
     rank: int
     condition: float
     rows_train: int
     rows_test: int
+
+    def __repr__(self) -> str:
+        """One line, without the numbers of any tensor."""
+        interval = "" if self.interval is None else f" [{self.r2_low:.3f}, {self.r2_high:.3f}]"
+        rows = f"{self.rows_train:,} train and {self.rows_test:,} held-out rows"
+        return f"<Ceiling of {rows}: R²_lin {self.r2:.3f}{interval}>"
 
     def cpu(self) -> Ceiling:
         """Copy the ceiling with its map and per-feature R² in main memory."""

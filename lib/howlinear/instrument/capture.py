@@ -35,7 +35,7 @@ from howlinear.text.rows import Rows, batch_of, batches, check, draw, flat, fold
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
     """Rows kept as they were, the same tokens for every block.
 
@@ -86,7 +86,7 @@ class Sample:
         return [Moments(*widths).update(self.x[rows], self.y[rows]) for rows in self.folds(test)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockCapture:
     """The moments and rows that are kept of one block.
 

@@ -40,7 +40,7 @@ SHARE = 4  # at most one in so many rows of a batch is kept: more would no longe
 LOOK = 16  # batches that are looked through together on a device
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeavyRows:
     """The rows of a block with the heaviest outputs, in descending order of their output norm.
 

@@ -24,6 +24,7 @@ from howlinear.files.paths import check_path
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
+from howlinear.models.checks import check_flags
 from howlinear.models.ffn_sites import KINDS
 from howlinear.text.rows import Rows, RowsOnRecord
 
@@ -294,6 +295,7 @@ class Profile(Mapping):
             }
             for block, answer in self.solved.items()
         )
+        frame = frame.astype({name: "float64" for name in frame if name.startswith("r2")})  # NaN in the place of None
         if self.costs is not None:  # empty for an encoder
             costs = {block: change.columns("dppl") for block, change in self.costs.items()}
             columns = pd.DataFrame.from_dict(costs, orient="index", columns=["dppl", "dppl_low", "dppl_high"])
@@ -397,10 +399,11 @@ class Profile(Mapping):
         """
         from howlinear.plots.ceilings import profile
 
+        check_flags(swap=swap)
         if swap and self.costs is None:
             raise InputError("costs of swaps were not measured: measure with swap=True, or leave swap out")
         if ax is not None and not hasattr(ax, "plot"):
-            raise InputError(f"ax={ax!r}: give axes of matplotlib, or leave ax out")
+            raise InputError(f"ax is a {type(ax).__name__}: give one pair of matplotlib's axes, or leave ax out")
         if swap and ax is not None:
             raise InputError("costs of swaps take a panel of their own: leave ax or swap out")
         frame = self.to_frame().assign(model=Path(self.model).name)
@@ -420,7 +423,7 @@ def compare(first: Any, second: Any) -> pd.DataFrame:
 
     Returns:
         One row per block: `block`, `r2_first`, `r2_second`, `difference` with its 95 % interval, and `differs`, whether
-        the interval excludes 0.
+        the interval excludes 0; it is missing, `pd.NA`, if there is no interval.
 
     Raises:
         InputError: anything but profiles, or profiles that differ in blocks or in site.
@@ -435,15 +438,12 @@ def compare(first: Any, second: Any) -> pd.DataFrame:
     rows = []
     for block, one in first.items():
         other = second[block]
-        row = {"block": block, "r2_first": one.r2, "r2_second": other.r2}
-        if one.interval is not None and other.interval is not None:
-            half = float(np.hypot(one.interval.half_width, other.interval.half_width))
-            difference = Estimate(one.r2 - other.r2, one.r2 - other.r2 - half, one.r2 - other.r2 + half)
-            row |= difference.columns("difference") | {"differs": difference.excludes(0.0)}
-        else:
-            row["difference"] = one.r2 - other.r2
-        rows.append(row)
-    return pd.DataFrame(rows)
+        told = one.interval is not None and other.interval is not None
+        half = float(np.hypot(one.interval.half_width, other.interval.half_width)) if told else math.nan
+        difference = Estimate(one.r2 - other.r2, one.r2 - other.r2 - half, one.r2 - other.r2 + half)
+        row = {"block": block, "r2_first": one.r2, "r2_second": other.r2, **difference.columns("difference")}
+        rows.append(row | {"differs": difference.excludes(0.0) if told else pd.NA})
+    return pd.DataFrame(rows).astype({"differs": "boolean"})
 
 
 def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:

@@ -169,7 +169,8 @@ def _table_of(given: Any) -> pd.DataFrame:
         return given
     profiles = list(given) if isinstance(given, list | tuple) else [given]
     if not profiles or not all(hasattr(each, "to_frame") for each in profiles):
-        raise InputError(f"profile takes a profile, a list of them or a table, and not a {type(given).__name__}")
+        held = ", ".join({type(each).__name__: None for each in profiles}) or "nothing"
+        raise InputError(f"profile takes a profile, a list of them or a table, and was given {held}")
     frames = [each.to_frame() for each in profiles]
     # a label has text and site if profiles differ in these, and a number if labels still coincide
     differing = [name for name in ("corpus", "site") if len({frame[name].iloc[0] for frame in frames}) > 1]

@@ -56,6 +56,14 @@ class Rows(ABC):
         """Number of tokens that each sequence predicts, all but its first; None if the number is the same for all."""
         return None if self.mask is None else self.mask[:, 1:].sum(1)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the content is the same, also as a file describes it."""
+        return self.sha256 == other.sha256 if isinstance(other, Rows | RowsOnRecord) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Hash the content."""
+        return hash(self.sha256)
+
     @abstractmethod
     def subset(self, indices: Int64[Tensor, " some"]) -> Rows:
         """Select some of the sequences, with their sides and folds."""
@@ -91,7 +99,7 @@ class Reading:
     left_out: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
 
@@ -216,7 +224,7 @@ class TokenRows(Rows):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelInputs(Rows):
     """Inputs of a model, as its tokenizer or image processor returns them: padded text, images.
 
@@ -325,7 +333,7 @@ class ModelInputs(Rows):
         return replace(self, inputs=inputs, test=self.test[indices], fold=self.fold[indices])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowsOnRecord:
     """Description of rows in a file that does not hold the rows themselves.
 
@@ -342,6 +350,9 @@ class RowsOnRecord:
     count: int
     seq_len: int | None
     note: str = ""
+
+    __eq__ = Rows.__eq__
+    __hash__ = Rows.__hash__
 
 
 def _settle_split(rows: TokenRows | ModelInputs, count: int) -> None:
