@@ -781,6 +781,17 @@ def test_a_map_with_dropout_is_evaluated_without_it(model, ids, site):
     assert half[1].training
 
 
+@pytest.mark.parametrize("kind", [list, iter])
+def test_of_chats_strings_are_asked_for(model, kind):
+    chat = [{"role": "user", "content": "hello"}]
+    assert "apply_chat_template" in one_line(lambda: hl.measure(model, kind([chat] * 40)))
+
+
+def test_a_file_that_is_no_text_is_refused_for_that_before_its_length(model, tmp_path):
+    (tmp_path / "ids.bin").write_bytes(b"\0\1" * 40)
+    assert "NUL" in one_line(lambda: hl.measure(model, tmp_path / "ids.bin", seq_len=10**6))
+
+
 def test_a_corpus_cut_by_another_tokenizer_is_refused(model):
     corpus = hl.load_corpus("docs", "mini-gpt2")
     other = copy.deepcopy(corpus.tokenizer)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howlinear.core.ceilings import ceiling, moments_of
-from howlinear.core.moments import Moments, add_gram, effective_rank
+from howlinear.core.moments import Moments, add_gram, effective_rank, tensor_of
 from howlinear.errors import InputError
 
 NAMES = ("mean_x", "mean_y", "sxx", "sxy", "syy")
@@ -239,6 +239,17 @@ def test_arrays_are_taken_as_well():
         effective_rank(rows)
     with pytest.raises(InputError, match="holds no numbers"):
         effective_rank("x")
+
+
+def test_an_array_that_cannot_be_written_to_is_read_without_a_warning(recwarn):
+    rows = np.ones((3, 2))
+    rows.setflags(write=False)
+    torch.set_warn_always(True)
+    try:
+        assert tensor_of(rows).tolist() == rows.tolist()
+    finally:
+        torch.set_warn_always(False)
+    assert not recwarn.list
 
 
 def test_effective_rank_counts_directions():

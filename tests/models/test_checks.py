@@ -1,6 +1,7 @@
 """What one public function refuses, all refuse; what one takes, all take; and the model is left as it was."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,7 +28,10 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (torch.zeros(8, 600, dtype=torch.long), "sequences of 600 tokens, but the model reads at most"),
+        (
+            torch.zeros(8, 600, dtype=torch.long),
+            "sequences of 600 tokens, but the model reads at most (.*): .* seq_len=\\1 ",
+        ),
         (torch.full((8, 32), VOCABULARY), f"the model knows 0 to {VOCABULARY - 1}"),
         (torch.full((8, 32), -1), f"the model knows 0 to {VOCABULARY - 1}"),
         (torch.zeros(0, 32, dtype=torch.long), r"token ids of shape \(0, 32\)"),
@@ -37,6 +41,13 @@ def test_what_a_model_cannot_read_is_told(gpt2, given, message):
     """That every function refuses it, `test_brought` tries."""
     with pytest.raises(InputError, match=message):
         hl.losses(gpt2, given)
+
+
+@pytest.mark.parametrize("name", [None, "", Path("mine")])
+def test_a_model_whose_name_is_no_string_is_measured(ids, name):
+    model = tiny("mini-gpt2")
+    model.name_or_path = name
+    assert hl.measure(model, ids, blocks=[0]).model == str(name or type(model).__name__)
 
 
 @every_call

@@ -187,6 +187,16 @@ def test_the_tokenizer_lies_beside_the_weights(folder, tokenizer):
     assert found.decode(found("def f(x)")["input_ids"]) == "def f(x)"
 
 
+def test_the_tokenizer_of_a_relative_folder_is_found_from_elsewhere(folder, tokenizer, tmp_path, monkeypatch):
+    tokenizer.save_pretrained(folder)
+    monkeypatch.chdir(folder.parent)
+    model = load_model(folder.name)
+    assert model.name_or_path == folder.name
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert tokenizer_of(model)("def f(x)")["input_ids"] == tokenizer("def f(x)")["input_ids"]
+
+
 def test_a_model_made_in_memory_has_no_tokenizer(gpt2):
     with pytest.raises(SourceError, match="pass token ids"):
         tokenizer_of(gpt2)

@@ -7,6 +7,7 @@ LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any
@@ -322,7 +323,10 @@ def tensor_of(given: Any) -> Tensor:
         array = np.asarray(array.tolist())
     too_wide = array.dtype.kind == "f" and array.itemsize > 8
     native = np.float64 if too_wide else array.dtype.newbyteorder("=")
-    return torch.as_tensor(np.asarray(array, dtype=native, order="C"), device="cpu")
+    array = np.asarray(array, dtype=native, order="C")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to it
+        return torch.as_tensor(array, device="cpu")
 
 
 def on_cpu(rows: Tensor) -> bool:

@@ -59,8 +59,8 @@ def rows_of(
     if isinstance(given, Corpus):
         _check_tokenizer(given, model)
     if is_text(given):
-        check_length(model, seq_len)
         corpus = given if isinstance(given, Corpus) else load_corpus(given, model)
+        check_length(model, seq_len)
         return corpus.rows(rows, seq_len, seed, folds)
     if isinstance(given, Rows):
         return given

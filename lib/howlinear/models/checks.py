@@ -34,7 +34,7 @@ LIBRARIES = {"torch", "transformers", "accelerate", "howlinear"}
 
 def name_of(model: PreTrainedModel) -> str:
     """Return a model's name for a profile: where it came from, or its class if it was made in memory."""
-    return printable(model.name_or_path) or type(model).__name__
+    return printable(str(model.name_or_path or "")) or type(model).__name__
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
@@ -246,7 +246,10 @@ def check_length(model: PreTrainedModel, seq_len: int) -> None:
     """Make sure that a model has a position for every token of a sequence."""
     longest = longest_sequence(model)
     if longest is not None and seq_len > longest:
-        raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
+        raise InputError(
+            f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them, those of a "
+            f"text by seq_len={longest} (--seq-len {longest})"
+        )
 
 
 def longest_sequence(model: PreTrainedModel) -> int | None:

@@ -106,6 +106,7 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
         _fill(copied.model.layers[site.block].mlp, _gated(site, maps))
     copied.name_or_path = model.name_or_path  # where the tokenizer lies
     copied.howlinear_revision = getattr(model, "howlinear_revision", "main")
+    copied.howlinear_home = getattr(model, "howlinear_home", "")
     return copied.eval()
 
 

@@ -73,13 +73,11 @@ def _convert(file: Path, new: Path) -> None:
     parts = reader.get_field("split.count")
     if parts is not None and int(parts.contents()) > 1:
         raise _is_part(file, "one", str(parts.contents()))
-    scaling = next(
-        (field.contents() for name, field in reader.fields.items() if name.endswith("rope.scaling.type")), None
-    )
-    if scaling not in (None, "none"):
+    scaling = [field.contents() for name, field in reader.fields.items() if name.endswith("rope.scaling.type")]
+    if scaling not in ([], ["none"]):
         raise SourceError(
-            f"{file} scales its positions (RoPE) by {scaling!r}, which transformers {transformers.__version__} does not "
-            "read from GGUF: load the model from safetensors instead"
+            f"{file} scales its positions (RoPE) by {scaling[0]!r}, which transformers {transformers.__version__} does "
+            "not read from GGUF: load the model from safetensors instead"
         )
     # The conversion's bar ignores the setting of transformers: hide it if the other bars are hidden.
     bar = nullcontext() if logging.is_progress_bar_enabled() else redirect_stderr(StringIO())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import sys
 import warnings
@@ -306,6 +307,7 @@ def _complete(
             stacklevel=5,
         )
     model.howlinear_revision = revision  # for the tokenizer
+    model.howlinear_home = os.getcwd()  # likewise, if the model's folder is relative to it
     return model
 
 
@@ -533,6 +535,8 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     source = model.name_or_path
     if not source:
         raise SourceError("this model was not loaded from a folder or the Hub, so it has no tokenizer: pass token ids")
+    folder = Path(getattr(model, "howlinear_home", ""), source)
+    source = str(folder) if folder.is_dir() else source
     if Path(source).is_dir() and not any([*Path(source).glob(pattern)] for pattern in _TOKENIZER_FILES):
         wanted = ", ".join(_TOKENIZER_FILES)
         raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
