@@ -761,6 +761,7 @@ def test_rows_are_made_of_lists_and_arrays(ids):
         assert again.sha256 == made.sha256
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("site", ["ffn", "attention"])
 def test_a_map_that_gives_other_rows_is_refused(model, ids, site):
     """A row that fits by broadcasting would be swapped in for all of them."""
