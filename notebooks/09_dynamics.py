@@ -16,7 +16,7 @@
 # loss?
 #
 # **You need** notebook 02. **You learn** in which order training makes a profile, and how to check that this is not
-# noise. **Time** 30 minutes to read, 5 to run: a small model is trained while you watch.
+# noise. **Time** 30 minutes to read, 2 to run: a small model is trained while you watch.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions

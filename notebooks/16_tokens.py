@@ -16,7 +16,7 @@
 #
 # **You need** notebooks 02 and 05; analysis of variance (refresher in 08). **You learn** to split a variance into what
 # a token decides and what its context does, without the bias of a token's own mean.
-# **Time** 20 minutes to read, 3 to run.
+# **Time** 20 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
