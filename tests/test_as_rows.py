@@ -10,7 +10,6 @@ import io
 import os
 import sys
 from collections import deque
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -242,9 +241,6 @@ BAD = {
     "a set": lambda ids: {1, 2},
     "a model": lambda ids: nn.Linear(2, 2),
     "a tuple of ids and something": lambda ids: (ids, ids),
-    "images": lambda ids: torch.zeros(4, 3, 8, 8),
-    "list of images": lambda ids: [torch.zeros(3, 8, 8)] * 4,
-    "images and their classes": lambda ids: [(torch.zeros(3, 8, 8), 1)] * 4,
     "labels that are no mask": lambda ids: TensorDataset(ids, ids % 2),
     "labels of one span": lambda ids: TensorDataset(ids, (torch.arange(LENGTH) // 4 == 1).long().expand_as(ids)),
     "numbers before ids": lambda ids: TensorDataset(torch.arange(len(ids)), ids),
@@ -510,56 +506,44 @@ def test_strings_give_what_the_rows_of_their_text_give(model, maps, name):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def everything_of(model, ids, maps):
-    """A profile with all that is measured on request, saved and read again, compared with itself."""
-    measured = hl.measure(model, ids, tolerance=0.5, swap=True, tokens=True, moments=True)
+def everything_else(model, ids, maps):
+    """Numbers of what `FUNCTIONS` leave out: all that a profile may hold, files, copies, samples, arrays, questions."""
+    profile = hl.measure(model, ids, tolerance=0.5, swap=True, tokens=True, moments=True)
     with TemporaryDirectory() as folder:
-        file = Path(folder) / "profile.safetensors"
-        measured.save(file)
-        read = hl.load_profile(file)
+        profile.save(Path(folder, "profile.safetensors"))
+        read = hl.load_profile(Path(folder, "profile.safetensors"))
         moments = read.moments[0].train[0].sxy.flatten().tolist()
-    columns = measured.to_frame().select_dtypes("number").to_numpy()
-    return [*columns.flatten(), *hl.compare(measured, read)["difference"], *moments]
-
-
-def of_arrays(model, ids, maps):
-    x, y = np.arange(60.0).reshape(20, 3) ** 0.5, np.arange(40.0).reshape(20, 2) ** 2
-    fitted = hl.AffineCeiling().fit(x, y)
-    return [fitted.score(x, y), *fitted.predict(x).flatten(), hl.ceiling(x, y, x[:9], y[:9]).r2]
-
-
-def swapped_or_replaced(model, ids, maps):
     with hl.swap(model, maps):
         swapped = hl.perplexity(model, ids)
-    return [swapped, hl.perplexity(hl.replace(model, maps), ids)]
-
-
-PADDED = {"attention_mask": torch.arange(LENGTH).expand(64, LENGTH) < torch.arange(64)[:, None] % 9 + 8}
-
-QUESTIONS = [{"question": "q", "choices": ["x", "y", "z"], "answer": answer} for answer in (0, 1, 2)]
-
-COMPUTING = {
-    **{name: partial(lambda call, *given: numbers_of(call(*given)), call) for name, call in FUNCTIONS.items()},
-    "all of a profile": everything_of,
-    "arrays": of_arrays,
-    "swap and replace": swapped_or_replaced,
-    "sample": lambda model, ids, maps: hl.capture(model, ids, sample=50)[1].sample.y.flatten().tolist(),
-    "padding": lambda model, ids, maps: [
-        *hl.measure(model, {"input_ids": ids, **PADDED}).to_frame()["r2"],
-        hl.perplexity(model, {"input_ids": ids, **PADDED}),
-    ],
-    "text": lambda model, ids, maps: [hl.perplexity(model, lines()), *hl.measure(model, lines()).to_frame()["r2"]],
-    "accuracy": lambda model, ids, maps: hl.accuracy(model, QUESTIONS).correct.tolist(),
-}
+    x = np.arange(60.0).reshape(20, 3) ** 0.5
+    ceiling, fitted = hl.ceiling(x, x**3, x[:9], x[:9] ** 3), hl.AffineCeiling().fit(x, x**3)
+    questions = [{"question": "q", "choices": ["x", "y", "z"], "answer": answer} for answer in (0, 1, 2)]
+    return [
+        *profile.to_frame().select_dtypes("number").to_numpy().flatten(),
+        *(*hl.compare(profile, read)["difference"], *moments),
+        *(swapped, hl.perplexity(hl.replace(model, maps), ids)),
+        *(ceiling.r2, fitted.score(x, x**3), *fitted.predict(x).flatten()),
+        *hl.capture(model, ids, sample=50)[1].sample.y.flatten().tolist(),
+        *hl.accuracy(model, questions).correct.tolist(),
+    ]
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", COMPUTING)
+@pytest.mark.parametrize("name", [*FUNCTIONS, "everything else"])
 def test_a_default_device_of_torch_changes_no_number(model, ids, maps, name):
     """As `torch.set_default_device("cuda")` in a notebook does, with a model that stays on the CPU."""
-    expected = COMPUTING[name](model, ids, maps)
+
+    def found():
+        if name not in FUNCTIONS:
+            return everything_else(model, ids, maps)
+        return [
+            number for given in (ids, padded, lines()) for number in numbers_of(FUNCTIONS[name](model, given, maps))
+        ]
+
+    padded = {"input_ids": ids, "attention_mask": torch.arange(LENGTH) < torch.arange(len(ids))[:, None] % 9 + 8}
+    expected = found()
     with torch.device("meta"):
-        assert COMPUTING[name](model, ids, maps) == pytest.approx(expected, rel=1e-9, nan_ok=True)
+        assert found() == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
 def one_line(call):
@@ -764,8 +748,8 @@ def test_rows_are_made_of_lists_and_arrays(ids):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("site", ["ffn", "attention"])
 def test_a_map_that_gives_other_rows_is_refused(model, ids, site):
-    """A row that fits by broadcasting would be swapped in for all of them."""
-    for wrong in (lambda x: x[:1, :1], lambda x: x.mean(0, keepdim=True), lambda x: 3):
+    """A row that fits by broadcasting would be swapped in for all of them, and one number for all features."""
+    for wrong in (lambda x: x[:1, :1], lambda x: x.mean(0, keepdim=True), lambda x: 3, nn.Sequential(nn.Linear(32, 1))):
         maps = {0: wrong}
         assert "a map gives" in one_line(lambda maps=maps: hl.swap_costs(model, maps, ids, site=site))
         assert "a map gives" in one_line(lambda maps=maps: hl.token_errors(model, maps, ids, site=site))
@@ -782,15 +766,23 @@ def test_a_map_with_dropout_is_evaluated_without_it(model, ids, site):
     assert half[1].training
 
 
-@pytest.mark.parametrize("kind", [list, iter])
-def test_of_chats_strings_are_asked_for(model, kind):
-    chat = [{"role": "user", "content": "hello"}]
-    assert "apply_chat_template" in one_line(lambda: hl.measure(model, kind([chat] * 40)))
+CHAT = [{"role": "user", "content": "hello"}]
+ASKED_FOR = {
+    "chats": (lambda folder: [CHAT] * 40, "apply_chat_template"),
+    "generator of chats": (lambda folder: iter([CHAT] * 40), "apply_chat_template"),
+    "images": (lambda folder: torch.zeros(4, 3, 8, 8), "pixel_values"),
+    "list of images": (lambda folder: [torch.zeros(3, 8, 8)] * 4, "pixel_values"),
+    "images and their classes": (lambda folder: [(torch.zeros(3, 8, 8), 1)] * 4, "pixel_values"),
+    "a file of bytes": (lambda folder: (folder / "ids.bin").write_bytes(b"\0\1" * 40) and folder / "ids.bin", "NUL"),
+}
 
 
-def test_a_file_that_is_no_text_is_refused_for_that_before_its_length(model, tmp_path):
-    (tmp_path / "ids.bin").write_bytes(b"\0\1" * 40)
-    assert "NUL" in one_line(lambda: hl.measure(model, tmp_path / "ids.bin", seq_len=10**6))
+@pytest.mark.parametrize("kind", ASKED_FOR)
+def test_what_is_no_text_is_refused_with_what_to_give(model, tmp_path, kind):
+    """Before the length of sequences is looked at."""
+    make, asked_for = ASKED_FOR[kind]
+    given = make(tmp_path)
+    assert asked_for in one_line(lambda: hl.measure(model, given, seq_len=10**6))
 
 
 def test_a_corpus_cut_by_another_tokenizer_is_refused(model):

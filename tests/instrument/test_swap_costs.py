@@ -2,9 +2,8 @@ import dataclasses
 
 import pytest
 import torch
-from torch import nn
 
-from conftest import BLOCKS, WIDTH, logits, tiny
+from conftest import BLOCKS, logits, tiny
 from helpers.families import CAUSAL, DEPTH, reads, small
 from helpers.families import WIDTH as NARROW
 from howlinear.core.ceilings import AffineMap
@@ -99,18 +98,6 @@ def test_a_profile_is_of_one_folder_even_if_another_has_its_name(ids, tmp_path):
     assert swap_costs(one, profile, ids).keys() == profile.keys()
     with pytest.raises(InputError, match="a profile of"):
         swap_costs(other, profile, ids)
-
-
-@pytest.mark.parametrize("site", ["ffn", "attention"])
-def test_a_module_that_torch_would_stretch_is_no_map(gpt2, ids, site):
-    """As a function is none: one number for all features, or one row for all tokens."""
-    one_number = nn.Sequential(nn.Linear(WIDTH, 1))
-    one_row = nn.AdaptiveAvgPool2d((1, WIDTH))
-    for module in (one_number, one_row):
-        for map_ in (module, module.forward):
-            with pytest.raises(InputError, match="a map gives"):
-                swap_costs(gpt2, {1: map_}, ids, site=site)
-        assert not module._forward_hooks
 
 
 def test_nothing_swapped_costs_nothing(gpt2, ids):

@@ -166,8 +166,7 @@ def cost_correlation(found: Results) -> Reading:
 def dearest_near_linear(found: Results) -> Reading:
     """Cost of the most expensive swap of a near-linear block, as a multiple of the model's median swap.
 
-    The median is taken as measured: the interval is that of the most expensive swap. With twelve blocks it contains the
-    ratio in 86 to 90 of 100 simulated models.
+    The median is taken as measured: the interval is that of the most expensive swap, and a little narrow for the ratio.
     """
     blocks = _swapped(found["blocks"])
     typical = blocks["dppl"].median()

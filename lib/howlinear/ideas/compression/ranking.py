@@ -27,7 +27,7 @@ from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
 FEWEST = 6
-"""Fewest pairs for a rank correlation: from four, its bootstrap interval contains ρ in 77 of 100 simulated cases."""
+"""Fewest pairs for a rank correlation: from four or five its bootstrap interval would be too narrow."""
 
 RESTS = 0.1
 """A map rests on massive rows if a map of ordinary rows beats it on these by more than this in R²; our choice."""

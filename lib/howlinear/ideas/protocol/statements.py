@@ -136,8 +136,8 @@ def lowest_table(numbers: pd.DataFrame) -> pd.DataFrame:
 def verdict_table(folds: pd.DataFrame) -> pd.DataFrame:
     """Judge every statement about every model, as in `flip_table`, under each named protocol; table `verdicts`.
 
-    The intervals are jackknifed. They hold where the extreme blocks are clearly apart (in 97 of 100 simulated models or
-    more); where many blocks are about equally extreme, they are too narrow (in 35 to 78 of 100, flat profiles).
+    The intervals are jackknifed: they hold where the extreme blocks are clearly apart, and are too narrow where many
+    blocks are about equally extreme.
     """
     rows = []
     for (model, protocol), mine in folds.groupby(["model", "protocol"], sort=False):
