@@ -424,7 +424,7 @@ for name, stored in captures.items():
 run.record_held_out(costed)
 swaps = measure.swap_table(language_models, built, texts)
 layers = run.record("layers", measures.merge(swaps, how="left", on=["model", "block"]))
-layers.pivot(index="block", columns="model", values=["dppl", "dppl_poly"])
+layers.pivot(index="block", columns="model", values=["dppl", "dppl_poly", "saved"])
 
 # %% [markdown]
 # ## Figure: depth and products
@@ -476,9 +476,9 @@ shares = per_model(parts, f"{{model}}: {each_change}")
 both = controls.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
 apart = (both["poly2x"] - both["dense2x"]).abs()
 
-saved = layers.assign(saved=layers.dppl - layers.dppl_poly).dropna(subset="saved")
+saved = layers.dropna(subset="saved")
 most = saved.loc[saved.groupby("model", sort=False)["saved"].idxmax()]
-spared = per_model(most.set_index("model"), "{model} at most {saved:.2f} (block {block:.0f})")
+spared = per_model(most.set_index("model"), "{model} at most {saved:.0%} (block {block:.0f})")
 
 # %%
 pd.set_option("display.max_colwidth", None)

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import pearsonr
 
 from helpers.answers import answers, broken, changed, of_an_encoder, put
@@ -10,17 +11,20 @@ from helpers.families import small
 from helpers.planted_products import OUT, kept_of, line, products, skewed
 from helpers.planted_sinks import captured, teacher
 from helpers.reference import normal
+from howlinear.core.ceilings import AffineMap
 from howlinear.files import tables
 from howlinear.files.tables import with_ends
 from howlinear.ideas.bilinear import measure
 from howlinear.ideas.bilinear.gate import end_to_end
-from howlinear.ideas.bilinear.layers import conjunction, control, cosine, rmse
+from howlinear.ideas.bilinear.layers import LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
-from howlinear.ideas.bilinear.probe import probe
+from howlinear.ideas.bilinear.probe import Branch, probe
 from howlinear.ideas.bilinear.recipe import papers_gain, recipe
 from howlinear.instrument.capture import Sample, capture
+from howlinear.instrument.perplexity import losses
 from howlinear.instrument.resample import rows_of_blocks
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.swap import swap
 from howlinear.text.paper_rows import PaperRows
 from howlinear.text.rows import TokenRows
 
@@ -203,12 +207,50 @@ def test_what_layers_cost_is_measured_block_by_block(gpt2, rows):
     assert table["dppl_poly_low"].tolist() == [by_both[0].low, by_both[2].low]
 
 
+def constant_layer(d, by_line, by_products):
+    """A line and products that are the same for every input; the products' share is added to the line's."""
+    none = torch.zeros(d, 1)
+    branch = Branch(none, none, none, torch.zeros(1), none.T, by_products)
+    return LineAndProducts(
+        AffineMap(torch.zeros(d, d), by_line), branch, torch.zeros(d).double(), torch.eye(d).double()
+    )
+
+
+def test_the_share_of_a_cost_that_products_save_is_paired_over_folds(gpt2):
+    """Each sequence repeats a token, which tied embeddings predict; a shift in block 1 spoils that, block 2 is 0."""
+    gpt2.transformer.wte.weight.data.mul_(4)
+    gpt2.transformer.h[2].mlp.c_proj.weight.data.zero_()
+    ids = torch.arange(24)[:, None].expand(24, 32)
+    d = gpt2.config.n_embd
+    shift = normal(d)
+    shifted = constant_layer(d, 2 * shift, -shift)
+    layers = {1: shifted, 2: constant_layer(d, 0 * shift, 0 * shift)}
+    table = measure.swap_table({"tiny": gpt2}, {"tiny": layers}, {"tiny": ids})
+    found, nothing = table[with_ends("saved")].to_numpy()
+
+    means = [losses(gpt2, ids)]
+    for replacement in (shifted.line, shifted):
+        with swap(gpt2, {1: replacement}):
+            means.append(losses(gpt2, ids))
+
+    def share(used):
+        before, line, both = (np.exp(of_all[used].numpy().mean()) for of_all in means)
+        return 1 - (both - before) / (line - before)
+
+    without = [share(np.arange(24) != place) for place in range(24)]
+    half = 2.068657610 * np.sqrt(23 * np.var(without))  # Student's t, 23 degrees of freedom
+    value = share(np.arange(24) >= 0)
+    assert found == pytest.approx([value, value - half, value + half])
+    assert 0.01 < half < value < 1
+    assert np.isnan(nothing).all(), "no share of a cost that may be 0"
+
+
 def test_an_encoder_has_no_swaps(models, probes):
     layers = measure.build_layers(models, probes)
     table = measure.swap_table({"bent": small("bert"), "straight": small("bert")}, layers, {})
     assert table.empty
     measured = measure.measure_table(models, layers, 2).merge(table, how="left", on=["model", "block"])
-    assert recorded(measured, "layers")[[*with_ends("dppl"), *with_ends("dppl_poly")]].isna().all(axis=None)
+    assert recorded(measured, "layers")[[*with_ends("dppl_poly"), *with_ends("saved")]].isna().all(axis=None)
 
 
 # --- massive rows

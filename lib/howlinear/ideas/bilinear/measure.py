@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int64
+from jaxtyping import Bool, Float, Int64
 from scipy.stats import PermutationMethod, pearsonr
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.correlation import correlation
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files.tables import with_ends
 from howlinear.ideas.bilinear.gate import end_to_end
@@ -22,12 +23,13 @@ from howlinear.ideas.bilinear.probe import Probe, probe
 from howlinear.ideas.bilinear.recipe import papers_gain, recipe
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.perplexity import change, mean_perplexity
 from howlinear.instrument.resample import rows_of_blocks
 from howlinear.instrument.selection import spaced
-from howlinear.instrument.swap_costs import swap_costs
+from howlinear.instrument.swap_costs import swap_losses, swap_rows
 from howlinear.models.load import is_causal
 from howlinear.text.paper_rows import PaperRows
-from howlinear.text.rows import TokenRows
+from howlinear.text.rows import Rows, TokenRows
 
 RESAMPLES = 9_999
 STEADY = 3  # decimal places of a trained gain that are the same on other processors
@@ -262,18 +264,43 @@ def swap_table(
     layers: Layers,
     texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
 ) -> pd.DataFrame:
-    """Measure the rise in perplexity with each block's line in its place, and with the line and products."""
+    """Measure the rise in perplexity with each block's line in its place, and with the line and products.
+
+    `saved` is the share of the first that products save, NaN where the interval of the first reaches 0.
+    """
     rows = []
-    for model, of_blocks in layers.items():
-        if not is_causal(language_models[model]):
+    for name, of_blocks in layers.items():
+        model = language_models[name]
+        if not is_causal(model):
             continue
-        lines = {block: both.line for block, both in of_blocks.items()}
-        by_line = swap_costs(language_models[model], lines, texts[model])
-        by_both = swap_costs(language_models[model], of_blocks, texts[model])
+        swaps = {}
+        for block, both in of_blocks.items():
+            swaps |= {("line", block): (block, both.line), ("both", block): (block, both)}
+        scored = swap_rows(texts[name], model)
+        base, after = swap_losses(model, swaps, scored)
         for block in of_blocks:
-            costs = by_line[block].columns("dppl") | by_both[block].columns("dppl_poly")
-            rows.append({"model": model, "block": block} | costs)
-    return pd.DataFrame(rows, columns=[*KEYS, *with_ends("dppl"), *with_ends("dppl_poly")])
+            by_line, by_both = after["line", block], after["both", block]
+            cost = change(base, by_line, scored.fold, scored.predicted)
+            left = change(base, by_both, scored.fold, scored.predicted)
+            saved = _share_saved(base, by_line, by_both, scored) if cost.low > 0 else Estimate.exact(np.nan)
+            columns = cost.columns("dppl") | left.columns("dppl_poly") | saved.columns("saved")
+            rows.append({"model": name, "block": block} | columns)
+    costs = [*with_ends("dppl"), *with_ends("dppl_poly"), *with_ends("saved")]
+    return pd.DataFrame(rows, columns=[*KEYS, *costs])
+
+
+def _share_saved(
+    base: Float[Tensor, " n"], by_line: Float[Tensor, " n"], by_both: Float[Tensor, " n"], scored: Rows
+) -> Estimate:
+    """Compute 1 − ΔPPL_both / ΔPPL_line from the losses of the same sequences, with a jackknife over document folds."""
+
+    def share(used: Bool[Tensor, " n"]) -> float:
+        predicted = None if scored.predicted is None else scored.predicted[used]
+        whole, line, both = (mean_perplexity(losses[used], predicted) for losses in (base, by_line, by_both))
+        return 1 - (both - whole) / (line - whole)
+
+    without_fold = [share(scored.fold != fold) for fold in scored.fold.unique()]
+    return Estimate.jackknife(share(scored.fold >= 0), without_fold)
 
 
 def _each_block(models: Models, count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:

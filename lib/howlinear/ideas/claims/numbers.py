@@ -23,7 +23,6 @@ from howlinear.core.profile_statistics import FEW_ROWS_DECIDE
 from howlinear.files.tables import Results, with_ends
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
-    Intervals,
     Reading,
     Readings,
     UntestableError,
@@ -369,18 +368,7 @@ def _savings(found: Results) -> pd.DataFrame:
     swapped = _swapped(_beside(found, "layers"))
     if len(swapped) < len(found["blocks"]):
         raise UntestableError(f"dppl is of blocks {', '.join(map(str, swapped['block']))} alone: all are needed")
-    costly = swapped.where(swapped["dppl_low"] > 0)
-    saved = _share_saved(intervals(costly, "dppl"), intervals(costly, "dppl_poly"))
-    return swapped.assign(**dict(zip(with_ends("saved"), saved, strict=True)))
-
-
-def _share_saved(before: Intervals, after: Intervals) -> Intervals:
-    """Share of a cost that is saved, 1 − after / before, with its least and its most; the cost before is above 0."""
-    (cost, low, high), (left, left_low, left_high) = before, after
-    # what is left, at most: of the least cost before; if it is a gain, of the most
-    most = left_high / np.where(left_high > 0, low, high)
-    least = left_low / np.where(left_low > 0, high, low)
-    return 1 - left / cost, 1 - most, 1 - least
+    return swapped
 
 
 # Notebook 04: what carries a high R²
@@ -581,10 +569,13 @@ def dearest_mended(found: Results) -> Reading:
     if not of_kind:
         raise UntestableError("no block with a massive row was swapped")
     dearest = of_kind["a"]["nats"].idxmax()
-    before, after = (intervals(of_kind[kind].loc[[dearest]], "nats") for kind in ("a", "d"))
-    if before[1] <= 0:
+    (cost, low, high), (left, left_low, left_high) = (of_kind[kind].loc[dearest, with_ends("nats")] for kind in "ad")
+    if low <= 0:
         raise UntestableError("the dearest swap of a block with massive rows may cost nothing")
-    return Reading(Estimate(*(end.item() for end in _share_saved(before, after))), f"block {dearest}")
+    # What is left is largest as a share of the least cost or, if it is a gain, of the largest
+    most_left = left_high / (low if left_high > 0 else high)
+    least_left = left_low / (high if left_low > 0 else low)
+    return Reading(Estimate(1 - left / cost, 1 - most_left, 1 - least_left), f"block {dearest}")
 
 
 def _with_massive_rows(blocks: pd.DataFrame) -> pd.DataFrame:

@@ -34,7 +34,7 @@ def as_results(notebook: str, published: pd.DataFrame) -> Results:
             tables = {
                 "blocks": _exact(published, r2="r2_lin", gain="bilinear_gain_r16"),
                 "recipe": published[["model", "block"]].assign(gain=published["bilinear_gain_r16"]),
-                "layers": _exact(published, dppl="dppl_linear", dppl_poly="dppl_poly"),
+                "layers": _exact(published.assign(saved=_share_saved), dppl="dppl_linear", saved="saved"),
             }
         case "rank":
             blocks = _exact(published, r2="r2_lin", median_r2="r2_perfeature_median")
@@ -74,6 +74,12 @@ def _exact(published: pd.DataFrame, **names: str) -> pd.DataFrame:
     """Select some of the paper's numbers under the names in results, with intervals of zero width."""
     numbers = {column: published[own] for name, own in names.items() for column in with_ends(name)}
     return published[["model", "block"]].assign(**numbers)
+
+
+def _share_saved(published: pd.DataFrame) -> pd.Series:
+    """Return the share of the line's cost that products save in the paper; NaN where the line costs nothing."""
+    costly = published["dppl_linear"].where(published["dppl_linear"] > 0)
+    return 1 - published["dppl_poly"] / costly
 
 
 def _agreement(published: pd.DataFrame) -> Iterator[dict[str, Any]]:
