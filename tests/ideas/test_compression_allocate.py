@@ -128,14 +128,3 @@ def test_a_large_budget_is_counted_in_steps_and_still_kept(monkeypatch):
         coarse = allocate_budget(ways, allowed)
         assert total(ways, coarse, "parameters") <= allowed
         assert total(ways, coarse, "price") <= total(ways, fine, "price") * 1.02 + 1e-12
-
-
-def test_a_block_that_costs_nothing_gives_all_and_one_that_costs_gives_nothing():
-    free = pd.DataFrame({"parameters": [100, 50, 10], "price": [0.0, 0.0, 0.0]})
-    dear = pd.DataFrame({"parameters": [100, 50, 10], "price": [0.0, 5.0, 9.0]})
-    assert allocate_budget({0: free, 1: dear}, 110) == {0: 2, 1: 0}
-
-
-def test_no_blocks_are_refused():
-    with pytest.raises(InputError, match="10 parameters for 0 blocks"):
-        allocate_budget({}, 10)

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from conftest import BLOCKS, WIDTH
+from conftest import WIDTH
 from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, r2
 from howlinear.core.moments import Moments
@@ -61,12 +61,6 @@ def test_lines_are_those_of_least_squares(model, rows):
         assert found[block].r2 == pytest.approx(r2(reference, Moments(WIDTH, WIDTH).update(x, y)), abs=1e-6)
         assert found[block].massive_rows == 0
         assert found[block].ordinary is found[block].all_rows
-
-
-def test_where_nothing_is_mended_prices_are_the_same(gpt2, rows):
-    calibration = Calibration(gpt2, rows, priced=4)
-    assert line_prices(calibration, True) == pytest.approx(line_prices(calibration, False))
-    assert set(line_prices(calibration, True)) == set(range(BLOCKS))
 
 
 def test_an_anchored_map_by_hand():

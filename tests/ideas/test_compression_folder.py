@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from conftest import BLOCKS, WIDTH, tiny
@@ -89,16 +88,6 @@ def test_replacing_computes_what_swapping_does(model, ids):
     assert not torch.allclose(logits(copied, ids), before, atol=0.1)
     assert torch.equal(logits(model, ids), before)
     assert replaced(copied.config) == {0: RANK, 1: None, 2: RANK}
-
-
-def test_a_replaced_block_is_the_map_in_double_precision(model, ids):
-    seen, affine = [], random_map()
-    copied = replace(model, {1: affine})
-    block = sites(copied)[1].output
-    block.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
-    logits(copied, ids)
-    [(x, y)] = seen
-    assert (x.double() @ affine.weight + affine.bias - y).abs().max() < 1e-5 * y.abs().max()
 
 
 def test_a_linear_ffn_is_replaced_without_a_trace_and_a_gelu_is_not(gpt2, ids):
@@ -221,14 +210,6 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(name, tmp_path, ids, tokeniz
     assert tied == (copied.get_output_embeddings().weight is copied.get_input_embeddings().weight)
 
 
-def test_the_loaded_model_generates_with_its_cache_as_without(model, tmp_path, ids):
-    loaded = load_model(save(smaller(model), tmp_path / "small", ""))
-    prompt, options = ids[:2, :8], {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    cached, uncached = (loaded.generate(prompt, use_cache=cache, **options) for cache in (True, False))
-    assert torch.equal(cached, uncached)
-    assert cached.shape[1] > 8
-
-
 def test_save_pretrained_carries_it_on_in_shards_too(model, tmp_path, ids):
     loaded = load_model(save(smaller(model), tmp_path / "small", ""))
     loaded.save_pretrained(tmp_path / "again", max_shard_size="30KB")
@@ -279,16 +260,6 @@ def test_a_folder_without_its_entry_is_refused(folder):
     del config["howlinear"]
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(SourceError, match="of another model"):
-        load_model(folder)
-
-
-def test_missing_weights_of_a_replaced_block_are_refused(folder):
-    weights = load_file(folder / "model.safetensors")
-    (folder / "SHA256SUMS").unlink()  # else that would speak first
-    save_file(
-        {k: v for k, v in weights.items() if "h.2.mlp.1" not in k}, folder / "model.safetensors", {"format": "pt"}
-    )
-    with pytest.raises(SourceError, match=r"lacks 2 of the model's weights \(transformer\.h\.2\.mlp\.1\.bias"):
         load_model(folder)
 
 

@@ -163,12 +163,6 @@ def test_blocks_without_massive_rows_are_not_named(blocks, maps):
 # --- agreement
 
 
-def test_agreement_by_hand():
-    found = agreement([[1.0, 2, 3, 4], [4.0, 3, 2, 1]], [[2.0, 4, 6, 8], [2.0, 4, 6, 8]])
-    assert found.value == 0  # +1 in one group, −1 in the other
-    assert agreement([[1.0, 2, 3, 4]], [[2.0, 8, 4, 6]]).low < 0.4  # ρ = 0.4 from four pairs
-
-
 def test_a_signal_that_ranks_perfectly_differs_from_noise():
     truth = [np.exp(np.random.default_rng(seed).normal(size=12)) for seed in range(3)]
     perfect = agreement([3 * t**2 for t in truth], truth)

@@ -5,16 +5,13 @@ import math
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from conftest import BLOCKS, WIDTH
 from helpers.families import CAUSAL, reads, small
 from helpers.first_layer import around_first_layer
-from helpers.unit_rows import hush
-from howlinear.core.ceilings import AffineMap, fit, r2
+from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.signals import (
@@ -54,6 +51,8 @@ def maps(model, rows):
 def test_equals_gradients_taken_by_a_nudge_at_each_block(model, maps, ids):
     """Reference: the block's output plus a zero whose gradient is asked for, one sequence and one block at a time."""
     ids = ids[:3]
+    with torch.no_grad():
+        states = model(input_ids=ids, output_hidden_states=True).hidden_states
     found = price(model, maps, ids, batch_size=2)
     predicted, tokens = 3 * 31, 3 * 32
     for site in sites(model):
@@ -77,46 +76,9 @@ def test_equals_gradients_taken_by_a_nudge_at_each_block(model, maps, ids):
         assert mine.paired == pytest.approx(float((g * r).sum(1).square().sum()) / predicted / 2, rel=1e-4)
         assert mine.slope == pytest.approx(-float((g * r).sum()) / predicted, rel=1e-3, abs=1e-6)
         assert mine.residual == pytest.approx(float(r.square().sum()) / tokens, rel=1e-4)
-
-
-def test_the_slope_is_the_losss_own(gpt2, rows):
-    """Going a small part of the way from the block to its map changes the loss by that part of the slope."""
-    affine = AffineMap.constant(sum(capture(gpt2, rows)[1].train))
-    gpt2, (site,) = gpt2.double(), sites(gpt2, [1])
-    part, changed = 1e-3, []
-    for sign in (1, -1):
-        with swap(gpt2, {1: lambda x, s=sign: site.output(x) + s * part * (affine(x) - site.output(x))}):
-            logits = gpt2(input_ids=rows.ids).logits[:, :-1].detach()
-            changed.append(float(cross_entropy(logits.flatten(0, 1), rows.ids[:, 1:].flatten())))
-    slope = price(gpt2, {1: affine}, rows.ids)[1].slope
-    assert slope == pytest.approx((changed[0] - changed[1]) / (2 * part), rel=1e-3)
-    assert abs(slope) > 1e-5
-
-
-def test_the_residual_stream_is_what_the_next_block_gets(model, maps, ids):
-    with torch.no_grad():
-        states = model(input_ids=ids, output_hidden_states=True).hidden_states
-    found = price(model, maps, ids, batch_size=5)
-    for block in range(BLOCKS - 1):  # transformers normalises the last one
-        expected = states[block + 1].flatten(0, 1).double().var(0, correction=0).sum()
-        assert found[block].stream == pytest.approx(float(expected), rel=1e-5)
-    assert found[BLOCKS - 1].stream > 0
-
-
-def test_an_error_that_the_loss_does_not_see_costs_nothing(gpt2, rows):
-    """Planted: every reader of GPT-2's stream first subtracts the mean over features, so an equal error on all of
-    them is invisible; the same error on one feature is not."""
-    (site,) = sites(gpt2, [1])
-    maps = {"all": torch.ones(WIDTH), "one": torch.eye(WIDTH)[3] * WIDTH**0.5}
-    found, measured, base = {}, {}, losses(gpt2, rows.ids)
-    for name, offset in maps.items():
-        exact = lambda x, offset=offset: site.output(x.float()).to(x) + offset.to(x)  # noqa: E731
-        found[name] = price(gpt2, {1: exact}, rows.ids)[1]
-        with swap(gpt2, {1: lambda x, offset=offset: site.output(x) + offset}):
-            measured[name] = float((losses(gpt2, rows.ids) - base).mean())
-    assert found["all"].residual == pytest.approx(found["one"].residual, rel=1e-4) == pytest.approx(WIDTH, rel=1e-4)
-    assert abs(measured["all"]) < 1e-5 < 1e-3 < abs(measured["one"])
-    assert found["all"].cost < 1e-8 * found["one"].cost
+        if site.block + 1 < BLOCKS:  # transformers normalises what the last one leaves
+            left = states[site.block + 1].flatten(0, 1).double()
+            assert mine.stream == pytest.approx(float(left.var(0, correction=0).sum()), rel=1e-5)
 
 
 def test_pricing_changes_nothing_and_works_on_frozen_models(model, maps, rows):
@@ -197,17 +159,6 @@ def test_a_bound_by_hand(x, y, bound):
     assert cca_bound(*moments_of(x, y)) == pytest.approx(bound, rel=1e-6, abs=1e-9)
 
 
-@given(seed=st.integers(0, 1000), bend=st.floats(0, 3))
-@settings(max_examples=30, deadline=None)
-def test_the_best_line_never_misses_more_than_the_bound(seed, bend):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(60, 3, generator=generator)
-    y = x @ torch.randn(3, 3, generator=generator) + bend * torch.randn(60, 3, generator=generator)
-    moments, outputs = moments_of(x, y)
-    affine, _ = fit(moments)
-    assert 1 - r2(affine, moments) <= cca_bound(moments, outputs) + 1e-9
-
-
 def test_equals_a_reference_from_the_hidden_states(model, ids):
     """transformers gives the stream between layers; the last it gives normalised, so that one is left out."""
     outputs = {}
@@ -232,19 +183,6 @@ def test_equals_a_reference_from_the_hidden_states(model, ids):
     span = turned.span_distances(2).tolist()
     assert len(span) == BLOCKS - 1
     assert span[0] == pytest.approx(float(cosine_distance(states[0], states[2]).mean()))
-
-
-def test_a_silent_block_stands_out(model, ids):
-    """Planted: an FFN that writes nothing leaves the stream as it was, though its layer's attention does not."""
-    before, bounds_before = stream(model, ids), cca_bounds(model, ids)
-    hush(sites(model)[1].output)
-    after, bounds = stream(model, ids), cca_bounds(model, ids)
-    assert float(after.ffn[1]) == pytest.approx(0, abs=1e-9)
-    assert bounds[1] == pytest.approx(0, abs=1e-6)
-    assert float(after.influence[1]) > 1e-3
-    assert float(after.ffn[0]) == pytest.approx(float(before.ffn[0]))
-    assert min(float(before.ffn[1]), float(after.ffn[0]), float(after.ffn[2])) > 1e-3
-    assert min(bounds_before[1], bounds[0], bounds[2]) > 1e-3
 
 
 def test_looking_changes_nothing(model, ids):

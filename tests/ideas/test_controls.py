@@ -4,8 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 from scipy.stats import f_oneway
 from torch import nn
@@ -227,14 +225,6 @@ def test_anova_by_hand():
     assert found.share_low["a"] == found.share["a"] == found.share_high["a"]  # one block: nothing to draw
 
 
-def test_pure_noise_is_shared_by_degrees_of_freedom():
-    found = analysed(np.random.default_rng(1).normal(size=(800, 2, 3, 2)), ("a", "b", "c"))
-    assert found.freedom.sum() == 11
-    expected = found.freedom / 11
-    assert found.share.to_numpy() == pytest.approx(expected.to_numpy(), rel=0.12)
-    assert ((found.share_low < expected) & (expected < found.share_high)).sum() >= 6
-
-
 def test_anova_is_regression_on_dummies():
     """Sums of squares as what ordinary least squares explains more when an effect's columns are added."""
     made = np.random.default_rng(2).normal(size=(3, 3, 2, 2))
@@ -247,7 +237,8 @@ def test_anova_is_regression_on_dummies():
             made = (made[:, :, None] * dummies[factor][:, None]).reshape(12, -1)
         return made
 
-    found = analysed(made, ("a", "b", "c"))
+    in_any_order = tidy(made, ("a", "b", "c")).sample(frac=1, random_state=0)
+    found = anova(in_any_order, ("a", "b", "c"))
     design, before, gained = np.ones((12, 1)), None, []
     for effect in [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]:
         design = np.hstack([design, columns(effect)])
@@ -256,18 +247,7 @@ def test_anova_is_regression_on_dummies():
         gained, before = [*gained, (before or 0) - left], left
     expected = np.array(gained[1:]) / sum(gained[1:])
     assert found.share.tolist() == pytest.approx(expected, abs=1e-12)
-
-
-@given(seed=st.integers(0, 2**31), shift=st.floats(-5, 5), factor=st.floats(0.01, 100))
-@settings(deadline=None, max_examples=12)
-def test_shares_add_up_and_do_not_mind_units_order_or_a_common_profile(seed, shift, factor):
-    random = np.random.default_rng(seed)
-    made = random.normal(size=(5, 2, 3))
-    found = analysed(made, ("a", "b"))
-    assert found.share.sum() == pytest.approx(1)
-    other = tidy(factor * made + shift * random.normal(size=(5, 1, 1)), ("a", "b")).sample(frac=1, random_state=0)
-    assert anova(other, ("a", "b")).share.tolist() == pytest.approx(found.share.tolist(), abs=1e-7)
-    assert ((found.share_low >= 0) & (found.share_low <= found.share_high) & (found.share_high <= 1)).all()
+    assert found.freedom.tolist() == [2, 1, 1, 2, 2, 1, 2]
 
 
 def test_the_interval_is_as_wide_as_blocks_differ_in_their_shares():
@@ -456,20 +436,3 @@ def test_standardised_rows_have_unit_variance():
     found = standardise(rows, moments_of(rows))
     assert found.mean(0).abs().max() < 1e-12
     torch.testing.assert_close(found.square().mean(0), torch.ones(5, dtype=torch.float64))
-
-
-def test_transplants_tell_what_lies_in_the_inputs_from_what_lies_in_the_weights():
-    """x² of a centred exponential x: skew² / (kurtosis − 1) = 1/2 is linear, of a normal one nothing."""
-    eye = torch.eye(3, dtype=torch.float64)
-    skewed, plain = (
-        -torch.rand(40_000, 3, generator=torch.Generator().manual_seed(0)).double().log() - 1,
-        normal(9_000, 3),
-    )
-    colours = [Colour.of(moments_of(x)) for x in (skewed, plain)]
-    square = Block(eye, eye, torch.square)
-    for ffn, expected in ((square, 0.5), (straight(3), 1.0)):
-        moved = recolour(skewed, *colours)
-        found = sample_ceiling(moved, respond(ffn, moved), sample_of(moved, moved)).r2
-        assert found == pytest.approx(expected, abs=0.03)
-    drawn = gaussian(colours[1], 9_000)
-    assert sample_ceiling(drawn, respond(square, drawn), sample_of(drawn, drawn)).r2 == pytest.approx(0, abs=0.02)

@@ -101,16 +101,6 @@ def test_position_0_of_every_sequence_gets_the_constant():
     assert torch.equal(x, torch.arange(12.0).view(2, 3, 2))
 
 
-def test_what_is_planted_goes_again(sunk):
-    model, rows, _ = sunk
-    ids = rows.ids[:2]
-    with torch.no_grad():
-        before = model(input_ids=ids).logits
-        with planted(model, 2, lambda x, y: y + x):
-            assert not torch.allclose(model(input_ids=ids).logits, before, atol=1e-2)
-        assert torch.equal(model(input_ids=ids).logits, before)
-
-
 def test_a_change_is_planted_where_an_ffn_lies_in_two_modules_too(ids):
     model = small("bert")
     read, written = [], []

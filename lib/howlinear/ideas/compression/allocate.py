@@ -212,7 +212,7 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
     """
     whole = sum(int(table["parameters"].max()) for table in options.values())
     smallest = sum(int(table["parameters"].min()) for table in options.values())
-    if not options or smallest > budget:
+    if smallest > budget:
         raise InputError(f"{budget:,} parameters for {len(options)} blocks: at their smallest they have {smallest:,}")
     to_save = max(0, whole - budget)
     savings = {}
