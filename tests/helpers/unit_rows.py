@@ -1,12 +1,16 @@
-"""A short text of random tokens, and the values in a small model's blocks on its rows."""
+"""A short text of random tokens, the values in a small model's blocks on its rows, and planted units with a readout."""
 
+import numpy as np
 import torch
 
+from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.compression.allocate import costs_of
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
 from howlinear.models.units import units_hooked
 from howlinear.text.rows import TokenRows
+
+UNITS, OUT = 24, 5
 
 
 def short_rows():
@@ -43,3 +47,25 @@ def hush(*modules, bias=0.0):
 def weighted_rows(calibration, block):
     """The weight of every row of a block."""
     return costs_of(calibration)[block].weight.repeat(len(calibration.ids))
+
+
+def correlated(seed=0, rows=400, units=UNITS):
+    """Rows of correlated units that are not centred, shape (rows, units)."""
+    generator = np.random.default_rng(seed)
+    return torch.tensor(generator.normal(size=(rows, units)) @ generator.normal(size=(units, units)) + 3)
+
+
+def own_readout(units=UNITS, seed=1, bias=True):
+    generator = np.random.default_rng(seed)
+    drawn = torch.tensor(generator.normal(size=units * OUT).reshape(units, OUT))
+    return AffineMap(drawn, torch.tensor(generator.normal(size=OUT)) * bias)
+
+
+def least_squares_loss(h, y, kept, weight, constant=True):
+    """Σ w ‖y − R h_K − c‖² / Σ w of the best readout, by `lstsq` on rows."""
+    columns = h[:, kept].numpy()
+    if constant:
+        columns = np.concatenate([columns, np.ones((len(h), 1))], 1)
+    root = np.sqrt(weight.numpy())[:, None]
+    solution = np.linalg.lstsq(columns * root, y.numpy() * root, rcond=None)[0]
+    return float(np.square((y.numpy() - columns @ solution) * root).sum() / weight.sum())

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from helpers.unit_rows import seen, short_rows, weighted_rows
+from helpers.unit_rows import UNITS, correlated, least_squares_loss, own_readout, seen, weighted_rows
 from howlinear.errors import InputError
 from howlinear.ideas.compression.ablations import (
     ABLATIONS,
@@ -25,37 +24,13 @@ from howlinear.models.units import units_hooked
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture
-def rows():
-    return short_rows()
-
-
-UNITS, OUT = 24, 5
-
-
-def correlated():
-    """Covariance of correlated units, and a readout of them."""
-    generator = np.random.default_rng(0)
-    rows = torch.tensor(generator.normal(size=(400, UNITS)) @ generator.normal(size=(UNITS, UNITS)) + 3)
-    readout = torch.tensor(generator.normal(size=(UNITS, OUT)))
-    return torch.cov(rows.T, correction=0), readout
-
-
-def lost(covariance, readout, kept):
-    """E‖(h − ĥ) β‖², with ĥ the regression of all units on those kept."""
-    towards = torch.linalg.solve(covariance[kept][:, kept], covariance[kept])
-    left = covariance - covariance[:, kept] @ towards
-    return float((left @ readout * readout).sum())
-
-
 def test_a_given_order_is_priced_by_what_is_lost():
-    covariance, readout = correlated()
+    h, own = correlated(), own_readout()
     order = torch.randperm(UNITS, generator=torch.Generator().manual_seed(3))
-    found = in_order(covariance, readout, order)
-    for gone in (1, 5, 12, UNITS - 1):
-        kept = found.kept(UNITS - gone).tolist()
-        assert float(found.price[gone]) == pytest.approx(lost(covariance, readout, kept), rel=1e-6)
-    assert float(found.price[-1]) == pytest.approx(float((covariance @ readout * readout).sum()))
+    found = in_order(torch.cov(h.T, correction=0), own.weight, order)
+    for gone in (1, 5, 12, UNITS):
+        lost = least_squares_loss(h, own(h), found.kept(UNITS - gone).tolist(), torch.ones(len(h)))
+        assert float(found.price[gone]) == pytest.approx(lost, rel=1e-6)
 
 
 @torch.no_grad()
@@ -68,9 +43,9 @@ def alone(model, block, x):
     return kept[0][0].double(), y[0].double()
 
 
-def test_every_variant_fits_its_budget_and_is_another_model(model, rows):
-    calibration = Calibration(model, rows, priced=4)
-    table = race(model, ablations(calibration), [0.8], {"text": rows})
+def test_every_variant_fits_its_budget_and_is_another_model(model, more_rows):
+    calibration = Calibration(model, more_rows, priced=4)
+    table = race(model, ablations(calibration), [0.8], {"text": more_rows})
     assert list(table["method"]) == list(ABLATIONS)
     assert (table["why"] == "").all()
     assert (table["kept"] <= 0.8 + 1e-4).all()
@@ -81,8 +56,8 @@ def test_every_variant_fits_its_budget_and_is_another_model(model, rows):
     assert (others["ratio"] != table["ratio"].iloc[0]).all()
 
 
-def test_some_variants_stand_behind_own_units_and_no_others_are_known(gpt2, rows):
-    calibration = Calibration(gpt2, rows, priced=4)
+def test_some_variants_stand_behind_own_units_and_no_others_are_known(gpt2, more_rows):
+    calibration = Calibration(gpt2, more_rows, priced=4)
     assert list(ablations(calibration, ["without a ridge"])) == ["own units before the anchor", "without a ridge"]
     with pytest.raises(InputError, match="no part of own units is called a ridge: there are as many in every block"):
         ablations(calibration, ["a ridge"])
@@ -96,9 +71,9 @@ def test_another_price_of_all_units_is_brought_to_the_same():
     assert scaled_to(nothing, own).price.tolist() == [0, 0, 0]
 
 
-def test_without_a_ridge_readouts_are_least_squares(model, rows):
+def test_without_a_ridge_readouts_are_least_squares(model, more_rows):
     """Whatever ridge own units have."""
-    calibration = Calibration(model, rows, priced=4)
+    calibration = Calibration(model, more_rows, priced=4)
     _, moments = eliminations_of(calibration)
     for block, of_block in moments.items():
         moments[block] = replace(of_block, ridge=1.0)

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.unit_rows import short_rows
 from howlinear.errors import InputError
 from howlinear.ideas.compression import allocate
 from howlinear.ideas.compression.allocate import (
@@ -28,14 +27,9 @@ from howlinear.models.forward import logits
 from howlinear.models.replace import replace
 
 
-@pytest.fixture
-def rows():
-    return short_rows()
-
-
-def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
-    train = rows.ids[~rows.test]
-    eliminations, moments = eliminations_of(Calibration(model, rows))
+def test_elimination_with_refit_beats_units_taken_at_random(model, more_rows):
+    train = more_rows.ids[~more_rows.test]
+    eliminations, moments = eliminations_of(Calibration(model, more_rows))
     kept = {block: found.order.numel() // 2 for block, found in eliminations.items()}
     chosen = replace(model, Thinned(model, eliminations, moments, kept))
     shuffled = {
@@ -47,9 +41,9 @@ def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
     assert (logits(chosen, train) - whole).square().mean() < 0.7 * (logits(at_random, train) - whole).square().mean()
 
 
-def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
-    train = rows.ids[~rows.test]
-    eliminations, moments = eliminations_of(Calibration(model, rows, blocks=[0, 2]))
+def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, more_rows):
+    train = more_rows.ids[~more_rows.test]
+    eliminations, moments = eliminations_of(Calibration(model, more_rows, blocks=[0, 2]))
     for site in sites(model, [0, 2]):
         found = eliminations[site.block]
         quarter = len(found.order) // 4
@@ -62,9 +56,9 @@ def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
         assert (found.price.diff() >= 0).all()
 
 
-def test_a_cost_that_is_no_more_than_rounding_scales_no_price(gpt2, rows):
+def test_a_cost_that_is_no_more_than_rounding_scales_no_price(gpt2, more_rows):
     """Planted: a block whose first quarter of units costs 0.002 nats by its price, and what one swap says of it."""
-    calibration = Calibration(gpt2, rows, blocks=[1])
+    calibration = Calibration(gpt2, more_rows, blocks=[1])
     eliminations, moments = eliminations_of(calibration)
     units = len(eliminations[1].order)
     linear = Elimination(eliminations[1].order, torch.linspace(0, 0.008, units + 1).double())

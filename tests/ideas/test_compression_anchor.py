@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.families import reads, small
-from helpers.unit_rows import seen, short_rows, weighted_rows
+from helpers.unit_rows import seen, weighted_rows
 from howlinear.core.moments import Moments
 from howlinear.ideas.compression.allocate import costs_of, has_constant
 from howlinear.ideas.compression.calibration import Calibration
@@ -18,11 +18,6 @@ from howlinear.models.units import affine_of, unit_layers
 from howlinear.text.rows import TokenRows
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def rows():
-    return short_rows()
 
 
 @torch.no_grad()
@@ -86,9 +81,9 @@ def chosen_on_rows(h, r, weight, metric, centred):
     return on_rows(h, r, weight, ANCHOR_RIDGES[best] / 2, centred)
 
 
-def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(model, rows):
+def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(model, more_rows):
     """Of every block by rows: the units that it was fitted on are those that the finished copy has."""
-    calibration = Calibration(model, rows, priced=4)
+    calibration = Calibration(model, more_rows, priced=4)
     before = before_anchor(calibration, 0.7)
     with torch.no_grad():
         for site in sites(before):
@@ -145,12 +140,12 @@ def test_a_constant_is_no_reason_for_a_slope():
     assert constant == pytest.approx(1 - 5 * slope, rel=1e-6)
 
 
-def test_a_single_sequence_cannot_be_judged_by_another_and_changes_nothing(gpt2, rows):
+def test_a_single_sequence_cannot_be_judged_by_another_and_changes_nothing(gpt2, more_rows):
     copy = copy_of(gpt2)
     with torch.no_grad():
         unit_layers(copy, sites(copy)[1])[-1].weight.mul_(0.5)
     before = copy_of(copy)
-    one = rows.subset((~rows.test).nonzero()[:1, 0])
+    one = more_rows.subset((~more_rows.test).nonzero()[:1, 0])
     anchor(alike(gpt2, one), blocks_of(copy))
     for (name, new), old in zip(copy.state_dict().items(), before.state_dict().values(), strict=True):
         assert torch.equal(new, old), name

@@ -1,14 +1,13 @@
 """A model whose weights stay in their files is compressed layer by layer: the same copy, bit for bit."""
 
 import gc
-import json
 import pkgutil
 
 import pytest
 import torch
 
 import howlinear as hl
-from helpers.families import small
+from helpers.families import VOCABULARY, small
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
 from howlinear.ideas.compression.calibration import InFiles
@@ -18,17 +17,12 @@ from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import load_on_disk, untrained
 from howlinear.models.replace import units_left
 
-ROWS, SEQ_LEN = 96, 32
+TEXT = torch.randint(VOCABULARY, (96, 32), generator=torch.Generator().manual_seed(0))
 
 
 def saved(name, folder, **options):
     small(name).save_pretrained(folder, **options)
     return str(folder)
-
-
-def text(folder):
-    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
-    return torch.randint(vocabulary, (ROWS, SEQ_LEN), generator=torch.Generator().manual_seed(0))
 
 
 def assert_same(found, expected, folder):
@@ -58,8 +52,7 @@ def assert_same(found, expected, folder):
 )
 def test_the_copy_is_that_of_the_whole_model(name, tmp_path):
     folder = saved(name, tmp_path, max_shard_size="20KB")
-    given = text(tmp_path)
-    found, expected = (hl.compress(folder, given, 0.9, layerwise=layerwise) for layerwise in (True, False))
+    found, expected = (hl.compress(folder, TEXT, 0.9, layerwise=layerwise) for layerwise in (True, False))
     assert len(set(found.units.values())) > 1
     assert_same(found, expected, tmp_path)
 
@@ -76,20 +69,18 @@ def test_the_copy_is_that_of_the_whole_model(name, tmp_path):
 )
 def test_every_way_to_ask_is_answered_alike(options, tmp_path):
     folder = saved("llama", tmp_path)
-    given = text(tmp_path)
-    assert_same(*(hl.compress(folder, given, **options, layerwise=way) for way in (True, False)), tmp_path)
+    assert_same(*(hl.compress(folder, TEXT, **options, layerwise=way) for way in (True, False)), tmp_path)
 
 
 @pytest.mark.long
 def test_a_smaller_copy_is_compressed_and_measured_on(tmp_path):
     folder = saved("gpt2", tmp_path)
-    given = text(tmp_path)
-    first = hl.compress(folder, given, 0.9, layerwise=True)
+    first = hl.compress(folder, TEXT, 0.9, layerwise=True)
     hl.save(first.model, tmp_path / "first")
-    again, plain = (hl.compress(tmp_path / "first", given, 0.8, layerwise=way) for way in (True, False))
+    again, plain = (hl.compress(tmp_path / "first", TEXT, 0.8, layerwise=way) for way in (True, False))
     assert_same(again, plain, tmp_path)
     assert units_left(again.model.config) == again.units
-    assert hl.perplexity(again.model, given) == hl.perplexity(hl.load_model(tmp_path / "found"), given)
+    assert hl.perplexity(again.model, TEXT) == hl.perplexity(hl.load_model(tmp_path / "found"), TEXT)
 
 
 def test_there_is_one_layer_of_weights_at_a_time(tmp_path, monkeypatch):
@@ -103,7 +94,7 @@ def test_there_is_one_layer_of_weights_at_a_time(tmp_path, monkeypatch):
         return run(self)
 
     monkeypatch.setattr(Layerwise, "layer", watched)
-    found = hl.compress(model, text(tmp_path), 0.9)
+    found = hl.compress(model, TEXT, 0.9)
     assert most
     # advance() asks for a layer within which all is done: it is the same one
     assert all(len({name.split(".")[2] for name in there if ".layers." in name}) <= 1 for there in most)
@@ -123,7 +114,7 @@ def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):
     folders = []
     opened = disk_copy.load_on_disk
     monkeypatch.setattr(disk_copy, "load_on_disk", lambda name, *_, **__: folders.append(name) or opened(name))
-    found = hl.compress(saved("gpt2", tmp_path), text(tmp_path), 0.9, layerwise=True)
+    found = hl.compress(saved("gpt2", tmp_path), TEXT, 0.9, layerwise=True)
     (folder,) = (type(tmp_path)(name) for name in folders)
     assert any(folder.glob("*.safetensors"))
     del found
@@ -166,17 +157,16 @@ def counted(step, monkeypatch, end_at=None):
 )
 def test_an_ended_run_goes_on_where_it_was_and_gives_the_same_copy(step, end_at, left, layers, tmp_path, monkeypatch):
     folder = saved("llama", tmp_path / "model")
-    given = text(tmp_path / "model")
-    expected = hl.compress(folder, given, 0.9, layerwise=False)
+    expected = hl.compress(folder, TEXT, 0.9, layerwise=False)
     with monkeypatch.context() as ended:
         counted(step, ended, end_at)
         with pytest.raises(KeyboardInterrupt):
-            hl.compress(folder, given, 0.9, work=tmp_path / "work")
+            hl.compress(folder, TEXT, 0.9, work=tmp_path / "work")
     made = {each: counted(each, monkeypatch) for each in STEPS}
     begun = []
     layer = Layerwise.layer
     monkeypatch.setattr(Layerwise, "layer", lambda text: begun.append(text.passed) or layer(text))
-    found = hl.compress(folder, given, 0.9, work=tmp_path / "work")
+    found = hl.compress(folder, TEXT, 0.9, work=tmp_path / "work")
     assert len(made[step]) == left
     assert not any(made[each] for each in list(STEPS)[: list(STEPS).index(step)])
     assert begun[:3] == layers
@@ -185,33 +175,31 @@ def test_an_ended_run_goes_on_where_it_was_and_gives_the_same_copy(step, end_at,
 
 def test_another_budget_begins_with_the_prices_that_are_there_and_other_work_is_refused(tmp_path, monkeypatch):
     folder, work = saved("llama", tmp_path / "model"), tmp_path / "work"
-    given = text(tmp_path / "model")
-    hl.compress(folder, given, 0.9, work=work)
-    expected = hl.compress(folder, given, 0.8, layerwise=False)
+    hl.compress(folder, TEXT, 0.9, work=work)
+    expected = hl.compress(folder, TEXT, 0.8, layerwise=False)
     made = counted("eliminations", monkeypatch)
-    assert_same(hl.compress(folder, given, 0.8, work=work), expected, tmp_path)
+    assert_same(hl.compress(folder, TEXT, 0.8, work=work), expected, tmp_path)
     assert not made
     for other in ({"batch_size": 5}, {"blocks": [0]}, {"multiple": 8}):
         with pytest.raises(InputError, match="something else"):
-            hl.compress(folder, given, 0.9, work=work, **other)
+            hl.compress(folder, TEXT, 0.9, work=work, **other)
     with pytest.raises(InputError, match="something else"):
-        hl.measure(folder, given, work=work)
+        hl.measure(folder, TEXT, work=work)
 
 
 def test_what_cannot_be_had_layer_by_layer_is_refused(tmp_path):
     saved("gpt2", tmp_path)
     for given in ({"layerwise": True}, {"work": tmp_path / "work"}):
         with pytest.raises(InputError, match="by name"):
-            hl.compress(small("gpt2"), text(tmp_path), 0.9, **given)
+            hl.compress(small("gpt2"), TEXT, 0.9, **given)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(SourceError, match="cannot load"):
-        hl.compress(tmp_path, text(tmp_path), 0.9, layerwise=True)
+        hl.compress(tmp_path, TEXT, 0.9, layerwise=True)
 
 
 def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
     folder = saved("gpt2", tmp_path)
-    given = text(tmp_path)
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -220,7 +208,7 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(f"howlinear.{place}.save_file", full)
             with pytest.raises(SourceError, match="No space left"):
-                hl.compress(folder, given, 0.9, layerwise=True)
+                hl.compress(folder, TEXT, 0.9, layerwise=True)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +223,7 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
 def test_what_takes_all_weights_at_once_refuses_a_model_that_has_them_in_files(ask, tmp_path):
     model = load_on_disk(saved("llama", tmp_path))
     with pytest.raises(InputError, match="load it whole"):
-        ask(model, text(tmp_path))
+        ask(model, TEXT)
 
 
 def test_a_model_on_disk_is_saved_as_it_lies_there_and_never_once_it_is_changed(tmp_path):

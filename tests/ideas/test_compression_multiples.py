@@ -7,7 +7,6 @@ import pytest
 
 import howlinear as hl
 from conftest import tiny
-from helpers.unit_rows import short_rows
 from howlinear.errors import InputError
 from howlinear.ideas.compression import allocate
 from howlinear.ideas.compression.allocate import eliminations_of, size_options
@@ -21,11 +20,6 @@ from howlinear.models.ffn_sites import sites
 def llama():
     """128 hidden units of 96 parameters in each of 3 blocks."""
     return tiny("mini-llama")
-
-
-@pytest.fixture
-def rows():
-    return short_rows()
 
 
 def test_the_sizes_of_a_block_by_hand(llama, monkeypatch):
@@ -42,8 +36,8 @@ def test_the_sizes_of_a_block_by_hand(llama, monkeypatch):
 
 
 @pytest.mark.parametrize("share", [0.9, 0.7])
-def test_of_all_multiples_within_the_budget_none_is_priced_less(llama, rows, share):
-    calibration = Calibration(llama, rows, multiple=24)
+def test_of_all_multiples_within_the_budget_none_is_priced_less(llama, more_rows, share):
+    calibration = Calibration(llama, more_rows, multiple=24)
     eliminations, _ = eliminations_of(calibration)
     budget = int(share * llama.num_parameters()) - (llama.num_parameters() - 3 * 128 * 96)
     best = min(
@@ -58,8 +52,8 @@ def test_of_all_multiples_within_the_budget_none_is_priced_less(llama, rows, sha
 
 
 @pytest.mark.parametrize("budget", [{"max_parameters": 0.8}, {"max_parameters": 0.8, "alike": True}, {"max_dppl": 2.0}])
-def test_blocks_keep_multiples_and_the_budget_is_met(llama, rows, budget):
-    found = compress(llama, rows, **budget, multiple=24)
+def test_blocks_keep_multiples_and_the_budget_is_met(llama, more_rows, budget):
+    found = compress(llama, more_rows, **budget, multiple=24)
     assert [count % 24 for count in found.units.values()] == [0, 0, 0]
     assert found.model.num_parameters() <= budget.get("max_parameters", 1) * llama.num_parameters()
     assert found.delta.delta <= budget.get("max_dppl", np.inf)
@@ -78,7 +72,7 @@ def test_blocks_keep_multiples_and_the_budget_is_met(llama, rows, budget):
         ({"max_parameters": 0.9, "multiple": 0}, "multiple=0: give a whole number, 1 or more"),
     ],
 )
-def test_what_no_multiple_meets_is_refused_in_one_line(llama, rows, options, message):
+def test_what_no_multiple_meets_is_refused_in_one_line(llama, more_rows, options, message):
     with pytest.raises(InputError, match=message) as refused:
-        hl.compress(llama, rows, **options)
+        hl.compress(llama, more_rows, **options)
     assert "\n" not in str(refused.value)

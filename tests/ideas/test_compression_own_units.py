@@ -27,11 +27,6 @@ from howlinear.text.rows import ModelInputs
 from howlinear.text.unpad import without_padding
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return short_rows()
-
-
 @pytest.fixture(params=["mini-gpt2", "mini-llama", pytest.param("mini-pythia", marks=pytest.mark.long)])
 def name(request):
     return request.param
@@ -79,18 +74,18 @@ def test_a_budget_is_kept_and_nearly_used(name, share, alike):
         assert len(set(found.units.values())) == 1
 
 
-def test_blocks_of_unequal_widths_can_be_made_alike(name, rows):
+def test_blocks_of_unequal_widths_can_be_made_alike(name, more_rows):
     uneven = compressed(name, 0.9).model
     assert len(set(counts(uneven).values())) > 1
-    found = compress(uneven, rows, 0.8, alike=True)
+    found = compress(uneven, more_rows, 0.8, alike=True)
     (count,) = set(counts(found.model).values())
     assert count <= min(counts(uneven).values())
     assert found.model.num_parameters() <= 0.8 * uneven.num_parameters()
 
 
-def test_what_it_says_it_costs_is_what_it_costs(name, rows):
+def test_what_it_says_it_costs_is_what_it_costs(name, more_rows):
     found = compressed(name, 0.7)
-    test = rows.ids[rows.test]
+    test = more_rows.ids[more_rows.test]
     assert found.base == pytest.approx(float(losses(whole(name), test).mean().exp()), rel=1e-6)
     assert found.perplexity == pytest.approx(float(losses(found.model, test).mean().exp()), rel=1e-6)
     assert found.delta.delta == pytest.approx(found.perplexity - found.base, rel=1e-6)
@@ -100,18 +95,18 @@ def test_what_it_says_it_costs_is_what_it_costs(name, rows):
     assert "multiples" not in found.outlook
 
 
-def test_units_that_nobody_reads_go_first_and_cost_nothing(name, rows):
+def test_units_that_nobody_reads_go_first_and_cost_nothing(name, more_rows):
     """Planted: block 1 reads 8 of its units. What it has besides is more than the budget asks for."""
     model = with_planted_units(name, 1, 8)
     units = counts(model)
-    found = compress(model, rows, 0.9)
+    found = compress(model, more_rows, 0.9)
     assert found.units[0] == units[0]
     assert found.units[2] == units[2]
     assert 8 <= found.units[1] < units[1]
     # in a model without such a block, the same budget costs more, and changes what it says
     other, changed = whole(name), compressed(name, 0.9)
     assert found.price < 0.1 * changed.price
-    test = rows.ids[rows.test]
+    test = more_rows.ids[more_rows.test]
     moved = (logits(found.model, test) - logits(model, test)).square().mean()
     assert moved < 0.1 * (logits(changed.model, test) - logits(other, test)).square().mean()
 
@@ -120,13 +115,13 @@ def test_units_that_nobody_reads_go_first_and_cost_nothing(name, rows):
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_saved_and_loaded_it_is_the_same_to_the_bit(name, rows, tmp_path, alike, tokenizer):
+def test_saved_and_loaded_it_is_the_same_to_the_bit(name, more_rows, tmp_path, alike, tokenizer):
     found = compressed(name, 0.7, alike)
-    card = compressed_card("mini", whole(name), found.model, rows, found, max_parameters=0.7)
+    card = compressed_card("mini", whole(name), found.model, more_rows, found, max_parameters=0.7)
     folder = save(found.model, tmp_path / "small", card, tokenizer)
     loaded = load_model(folder)
     assert all(map(torch.equal, loaded.parameters(), found.model.parameters()))
-    assert_same_outputs(logits(loaded, rows.ids), logits(found.model, rows.ids))
+    assert_same_outputs(logits(loaded, more_rows.ids), logits(found.model, more_rows.ids))
     assert counts(loaded) == found.units
     noted = json.loads((folder / "config.json").read_text())
     assert ("howlinear" in noted) != alike
@@ -143,7 +138,7 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(name, rows, tmp_path, alike,
         loaded, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
         assert not any(report.values()), report
         assert type(loaded) is type(found.model)
-        assert_same_outputs(logits(loaded.eval(), rows.ids), logits(found.model, rows.ids))
+        assert_same_outputs(logits(loaded.eval(), more_rows.ids), logits(found.model, more_rows.ids))
 
 
 def test_an_untrained_twin_has_as_many_units(name):
@@ -153,14 +148,14 @@ def test_an_untrained_twin_has_as_many_units(name):
     assert [p.shape for p in twin.parameters()] == [p.shape for p in found.model.parameters()]
 
 
-def test_units_and_maps_stand_beside_one_another(name, rows, tmp_path):
+def test_units_and_maps_stand_beside_one_another(name, more_rows, tmp_path):
     line = AffineMap(torch.eye(32).double(), torch.zeros(32).double())
     found = compressed(name, 0.7)
     both = replace(found.model, {1: line})
     assert replaced(both.config) == {1: None}
     assert units_left(both.config) == {block: count for block, count in found.units.items() if block != 1}
     loaded = load_model(save(both, tmp_path / "small"))
-    assert_same_outputs(logits(loaded, rows.ids), logits(both, rows.ids))
+    assert_same_outputs(logits(loaded, more_rows.ids), logits(both, more_rows.ids))
 
 
 # --- what is refused
@@ -177,22 +172,22 @@ def test_units_and_maps_stand_beside_one_another(name, rows, tmp_path):
         ({"max_parameters": float("nan")}, "give a finite number"),
     ],
 )
-def test_a_budget_that_is_none_is_refused(gpt2, rows, budgets, message):
+def test_a_budget_that_is_none_is_refused(gpt2, more_rows, budgets, message):
     with pytest.raises(InputError, match=message):
-        compress(gpt2, rows, **budgets)
+        compress(gpt2, more_rows, **budgets)
 
 
-def test_a_share_that_cannot_be_met_is_refused_and_the_least_is_named(name, rows):
+def test_a_share_that_cannot_be_met_is_refused_and_the_least_is_named(name, more_rows):
     model = whole(name)
     with pytest.raises(InputError, match=r"0.1 of all parameters cannot be met: .*; give at least 0\.\d{3}") as refused:
-        compress(model, rows, 0.1)
+        compress(model, more_rows, 0.1)
     least = float(str(refused.value).rpartition(" ")[2])
-    found = compress(model, rows, least)
+    found = compress(model, more_rows, least)
     assert set(found.units.values()) == {1}
     assert found.next_price is None
     assert found.outlook == "Its blocks cannot give another hundredth of all parameters."
     with pytest.raises(InputError, match="cannot be met"):
-        compress(model, rows, least - 0.002)
+        compress(model, more_rows, least - 0.002)
 
 
 def test_padding_is_neither_fitted_on_nor_measured(gpt2):
@@ -212,12 +207,12 @@ def test_padding_is_neither_fitted_on_nor_measured(gpt2):
     assert one.base == pytest.approx(perplexity(gpt2, packed), rel=1e-6)
 
 
-def test_a_text_too_short_is_refused(gpt2, rows):
+def test_a_text_too_short_is_refused(gpt2, more_rows):
     with pytest.raises(InputError, match="too few to choose among 128 hidden units by: give 512 rows"):
-        compress(gpt2, rows.subset(torch.arange(12)), 0.9)
+        compress(gpt2, more_rows.subset(torch.arange(12)), 0.9)
 
 
-def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, monkeypatch):
+def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, more_rows, monkeypatch):
     """Planted: an anchor that adds one to every readout, and counts."""
     anchors = []
 
@@ -227,7 +222,7 @@ def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, mon
             block.c_proj.weight.data += 1
 
     monkeypatch.setattr(own_units, "anchor", add_one)
-    calibration = Calibration(gpt2, rows)
+    calibration = Calibration(gpt2, more_rows)
     asked = [(0.7, False), (0.7, False), (0.7, True), (0.8, False), (0.7, True)]
     for (share, alike), so_far in zip(asked, [1, 1, 2, 3, 3], strict=True):
         smaller = own_units.own_units(calibration, share, alike)

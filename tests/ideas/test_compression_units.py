@@ -1,6 +1,5 @@
 """Which hidden units can go: planted units are found, and the elimination is that of a slow loop."""
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.utils import parametrize, prune
@@ -8,7 +7,7 @@ from torch.nn.utils import parametrize, prune
 import howlinear as hl
 from conftest import WIDTH
 from helpers.families import FAMILIES
-from helpers.unit_rows import seen
+from helpers.unit_rows import OUT, UNITS, correlated, least_squares_loss, own_readout, seen
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -31,14 +30,6 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.models.units import LAYERS, check_plain, readout, unit_count, unit_layers, with_units
 
-UNITS, OUT = 24, 5
-
-
-def correlated(seed=0, rows=400, units=UNITS):
-    """Rows of correlated units that are not centred, shape (rows, units)."""
-    generator = np.random.default_rng(seed)
-    return torch.tensor(generator.normal(size=(rows, units)) @ generator.normal(size=(units, units)) + 3)
-
 
 def gram_of(h, weight=None):
     """Σ w [h, 1] [h, 1]ᵀ, in chunks."""
@@ -51,22 +42,6 @@ def gram_of(h, weight=None):
 
 def moments_of(h, weight=None, ridge=RIDGES[0]):
     return UnitMoments(gram_of(h, weight), ridge)
-
-
-def own_readout(units=UNITS, seed=1, bias=True):
-    generator = np.random.default_rng(seed)
-    drawn = torch.tensor(generator.normal(size=units * OUT).reshape(units, OUT))
-    return AffineMap(drawn, torch.tensor(generator.normal(size=OUT)) * bias)
-
-
-def least_squares_loss(h, y, kept, weight, constant=True):
-    """Σ w ‖y − R h_K − c‖² / Σ w of the best readout, by `lstsq` on rows."""
-    columns = h[:, kept].numpy()
-    if constant:
-        columns = np.concatenate([columns, np.ones((len(h), 1))], 1)
-    root = np.sqrt(weight.numpy())[:, None]
-    solution = np.linalg.lstsq(columns * root, y.numpy() * root, rcond=None)[0]
-    return float(np.square((y.numpy() - columns @ solution) * root).sum() / weight.sum())
 
 
 # --- elimination

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.unit_rows import short_rows
 from howlinear.errors import InputError
 from howlinear.ideas.compression import compress as within
 from howlinear.ideas.compression.calibration import Calibration
@@ -27,12 +26,7 @@ from howlinear.models.layers import parameters
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture
-def rows():
-    return short_rows()
-
-
-def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, rows, monkeypatch):
+def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, more_rows, monkeypatch):
     tried = {}
     measured = within.evaluate
 
@@ -41,23 +35,23 @@ def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, rows, mon
         return tried[share]
 
     monkeypatch.setattr(within, "evaluate", noted)
-    whole = perplexity(model, rows)
+    whole = perplexity(model, more_rows)
     budget = 0.02 * whole
-    found = compress(model, rows, max_dppl=budget)
-    assert perplexity(found.model, rows) - whole == pytest.approx(found.delta.delta, rel=1e-3, abs=1e-4)
+    found = compress(model, more_rows, max_dppl=budget)
+    assert perplexity(found.model, more_rows) - whole == pytest.approx(found.delta.delta, rel=1e-3, abs=1e-4)
     assert found.delta.delta <= budget
     assert 1 <= len(tried) <= GUESSES
     share = min(share for share, each in tried.items() if each.delta.delta <= budget)
     assert tried[share] is found
     assert parameters(found.model) <= share * parameters(model)
     # it is what the same share makes of the model without a search
-    alone = compress(model, rows, share)
+    alone = compress(model, more_rows, share)
     assert alone.units == found.units
     assert alone.perplexity == pytest.approx(found.perplexity, rel=1e-6)
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.5])
-def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
+def test_a_planted_cost_is_nearly_met(gpt2, more_rows, monkeypatch, factor):
     """Planted: a size is priced (1 − share)², and costs so many times that and a little more than in proportion."""
     base, budget = 20.0, 2.0
 
@@ -79,7 +73,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
 
     for name, stands_for in {
         "least_share": lambda *_: 0.2,
-        "check_and_calibrate": lambda *_: Calibration(gpt2, rows),
+        "check_and_calibrate": lambda *_: Calibration(gpt2, more_rows),
         "timed_losses": lambda *_: (torch.full((4,), log(base)).double(), 1.0),
         "layout": lambda _, share, *__: SimpleNamespace(price=price(share)),
         "own_units": lambda _, share, *__: share,
@@ -87,7 +81,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
         "next_price": lambda measured, allowed: aims.append(allowed) or next_price(measured, allowed),
     }.items():
         monkeypatch.setattr(within, name, stands_for)
-    share = compress(gpt2, rows, max_dppl=budget).units[0] * STEP
+    share = compress(gpt2, more_rows, max_dppl=budget).units[0] * STEP
     assert NEAR <= cost(share) / log1p(budget / base) <= 1
     assert len(tried) <= 4
     # all guesses aim at a little less than is allowed, the first by its price
@@ -97,11 +91,11 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
     assert aims or factor < 2  # the price is far too low, so that a second guess is needed
 
 
-def test_a_larger_size_found_later_is_not_taken(gpt2, rows, monkeypatch):
+def test_a_larger_size_found_later_is_not_taken(gpt2, more_rows, monkeypatch):
     """Planted: sizes of 80 % and then of 90 %, both within the budget."""
     sizes = [0.8, 0.9, None]
     monkeypatch.setattr(within, "share_priced", lambda *_: sizes.pop(0))
-    found = compress(gpt2, rows, max_dppl=50.0)
+    found = compress(gpt2, more_rows, max_dppl=50.0)
     assert not sizes
     assert 0.78 < parameters(found.model) / parameters(gpt2) <= 0.8
 
@@ -119,8 +113,8 @@ def test_the_next_price_by_hand():
     assert next_price([(0.2, 0.05), (0.2, 0.04)], 0.05) == pytest.approx(0.25)
 
 
-def test_a_share_is_the_smallest_that_is_priced_so(gpt2, rows):
-    calibration = Calibration(gpt2, rows)
+def test_a_share_is_the_smallest_that_is_priced_so(gpt2, more_rows):
+    calibration = Calibration(gpt2, more_rows)
     shares = [round(0.6 + step * STEP, 3) for step in range(400)]
     prices = {share: layout(calibration, share).price for share in shares}
     for price in (prices[0.7], prices[0.912], 0.5 * (prices[0.8] + prices[0.801])):
@@ -129,14 +123,14 @@ def test_a_share_is_the_smallest_that_is_priced_so(gpt2, rows):
     assert share_priced(calibration, -1.0, 0.6) is None
 
 
-def test_a_budget_that_no_size_keeps_is_refused(gpt2, rows, monkeypatch):
+def test_a_budget_that_no_size_keeps_is_refused(gpt2, more_rows, monkeypatch):
     monkeypatch.setattr(within, "layout", lambda *_: SimpleNamespace(price=1.0))
     with pytest.raises(InputError, match=r"of 0 sizes tried none is within 0.01 of perplexity: allow more"):
-        compress(gpt2, rows, max_dppl=0.01)
+        compress(gpt2, more_rows, max_dppl=0.01)
 
 
-def test_blocks_alike_are_alike_within_a_budget_of_perplexity_too(gpt2, rows):
-    budget = 0.02 * perplexity(gpt2, rows)
-    found = compress(gpt2, rows, max_dppl=budget, alike=True)
+def test_blocks_alike_are_alike_within_a_budget_of_perplexity_too(gpt2, more_rows):
+    budget = 0.02 * perplexity(gpt2, more_rows)
+    found = compress(gpt2, more_rows, max_dppl=budget, alike=True)
     assert found.delta.delta <= budget
     assert len(set(found.units.values())) == 1

@@ -38,27 +38,18 @@ def moments_of(x, y=None):
     return Moments(x.shape[1], 0 if y is None else y.shape[1]).update(x, y)
 
 
-class Block(nn.Module):
-    """y = φ(xA + a)C + c, float64."""
-
-    def __init__(self, inner, outer, act=torch.relu, shift=0.0):
-        super().__init__()
-        self.first, self.second = (nn.Linear(*m.shape, dtype=torch.float64) for m in (inner, outer))
-        self.act = act
-        with torch.no_grad():
-            self.first.weight.copy_(inner.T)
-            self.second.weight.copy_(outer.T)
-            self.first.bias.fill_(shift)
-            self.second.bias.fill_(0.5)
-
-    def forward(self, x):
-        return self.second(self.act(self.first(x)))
+def block_of(inner, outer):
+    """y = relu(xA)C, float64."""
+    first, second = (nn.Linear(*matrix.shape, bias=False, dtype=torch.float64) for matrix in (inner, outer))
+    first.weight.data.copy_(inner.T)
+    second.weight.data.copy_(outer.T)
+    return nn.Sequential(first, nn.ReLU(), second)
 
 
-def straight(d=6):
+def straight():
     """relu(x) − relu(−x) = x: a linear block, but only for weights that fit together."""
-    eye = torch.eye(d, dtype=torch.float64)
-    return Block(torch.cat([eye, -eye], 1), torch.cat([eye, -eye], 0))
+    eye = torch.eye(6, dtype=torch.float64)
+    return block_of(torch.cat([eye, -eye], 1), torch.cat([eye, -eye], 0))
 
 
 # rows through a block
@@ -73,7 +64,7 @@ def test_a_block_answers_its_own_rows_as_in_the_model(model, rows):
 
 def test_rows_are_answered_in_order_whatever_their_number():
     x = normal(5_000, 3)
-    block = Block(normal(3, 8), normal(8, 2, seed=1))
+    block = block_of(normal(3, 8), normal(8, 2, seed=1))
     torch.testing.assert_close(respond(block, x.float()), block(x.float().double()).detach())
 
 

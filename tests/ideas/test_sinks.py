@@ -63,32 +63,20 @@ def test_what_is_left_without_the_heaviest_is_a_fit_of_all_other_rows():
         assert point.of_all == pytest.approx(pooled_r2(*held_out, *of_all), rel=1e-4, abs=1e-4)
 
 
-def test_sinks_are_carried_by_tokens_and_hold_on_until_the_last_is_gone():
-    found = seen()
-    truth = seen(sink=0.0)
-    by_count = {point.left_out: point for point in found.tokens}
-    assert by_count[0].r2 > 0.95
-    assert by_count[64].r2 > 0.95  # three of four sinks are still there
-    assert by_count[256].r2 == pytest.approx(truth.solved.ceiling.r2, abs=0.02)
-    assert by_count[256].of_all < 0  # the map serves the sinks
-    assert found.solved.effective_rank < 1.1
-    assert found.solved.ordinary_effective_rank > 3
-    assert found.carried_by == "tokens"
-    for point in found.features:  # the sinks' direction is in every feature
-        assert point.r2 > 0.9
-
-
-def test_a_loud_feature_is_no_token():
-    found = seen(sink=0.0, loud_feature=100.0)
-    assert found.solved.massive_rows == 0
-    assert found.carried_by == "features"
-    for point in found.tokens:
-        assert point.r2 > 0.99
-    quieter = {point.left_out: point for point in found.features}
-    assert quieter[0].r2 > 0.99
-    assert quieter[1].r2 < 0.8
-    assert found.loud.left_out == 1
-    assert found.loud.r2 == quieter[1].r2
+@pytest.mark.parametrize(
+    ("plant", "massive", "carried_by"),
+    [
+        ({}, True, "tokens"),
+        ({"sink": 0.0, "loud_feature": 100.0}, False, "features"),
+        ({"sink": 0.0, "heavy_tails": True}, True, "neither"),
+    ],
+    ids=["sinks", "a loud feature", "heavy tails"],
+)
+def test_tokens_or_features_carry_r2_or_neither_does(plant, massive, carried_by):
+    found = seen(**plant)
+    assert (found.solved.massive_rows > 0) == massive
+    assert found.carried_by == carried_by
+    assert found.loud == found.features[1]  # of twelve features the loudest one
 
 
 def test_a_sink_in_a_single_feature_is_a_token_all_the_same():
@@ -104,12 +92,6 @@ def test_a_sink_in_a_single_feature_is_a_token_all_the_same():
 def test_what_shows_both_signs_is_both():
     loud = seen(sink=0.0, loud_feature=100.0)
     assert dataclasses.replace(loud, solved=seen().solved).carried_by == "both"
-
-
-def test_heavy_tails_are_neither():
-    found = seen(sink=0.0, heavy_tails=True)
-    assert found.solved.massive_rows > 0
-    assert found.carried_by == "neither"
 
 
 def test_rows_far_out_are_those_of_the_largest_leverage():

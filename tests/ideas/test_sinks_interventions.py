@@ -78,17 +78,13 @@ def chain():
     return effects.set_index(["intervention", "block"]), summary.set_index("intervention"), silent
 
 
-def test_the_answer_falls_silent_with_its_cause(chain):
+def test_the_answer_falls_silent_with_its_cause_and_a_block_that_writes_by_itself_goes_on(chain):
     effects, _, silent = chain
     assert effects.loc[(NONE, 2), "massive_rows"] == 192
     for silenced in (ZERO, "set to the mean"):
         assert effects.loc[(silenced, 2), "massive_rows"] == 0
         assert effects.loc[(silenced, 2), "change_high"] < 0
     assert effects.loc[(ZERO, 2), "r2"] == pytest.approx(ceiling(silent.train, silent.test).r2, abs=1e-5)
-
-
-def test_a_block_that_writes_by_itself_goes_on(chain):
-    effects, _, _ = chain
     assert effects.loc[(NONE, 3), "massive_rows"] == effects.loc[(ZERO, 3), "massive_rows"] == 192
 
 

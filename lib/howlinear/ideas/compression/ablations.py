@@ -106,7 +106,7 @@ def _exchanged(
     model = calibration.model
     own, own_moments = eliminations_of(calibration)
     moments = moments or own_moments
-    metrics = metrics or metrics_of(calibration)
+    metrics = metrics or {block: cost.metric for block, cost in costs_of(calibration).items()}
     eliminations = {}
     for site in sites(model):
         block = site.block
@@ -115,11 +115,6 @@ def _exchanged(
         eliminations[block] = scaled_to(choose(covariance, weight), own[block])
     counts = allocate_units(model, eliminations, share)
     return replace_blocks(model, Thinned(model, eliminations, moments, counts))
-
-
-def metrics_of(calibration: Calibration) -> dict[int, Float[Tensor, "d d"]]:
-    """Block → the metric of the loss at its output."""
-    return {block: cost.metric for block, cost in costs_of(calibration).items()}
 
 
 def scaled_to(found: Elimination, own: Elimination) -> Elimination:

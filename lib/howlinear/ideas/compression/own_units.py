@@ -154,14 +154,19 @@ def anchor(
         streams, whole.streams = whole.streams[len(streams) :], whole.streams[: len(streams)]
     for number in range(whole.passed):
         finish(number, None)
+    hidden: list[Tensor] = []  # h, of the layer whose turn it is
+
+    def keep(_: Site, h: Tensor) -> None:
+        hidden.append(h.clone())
+
     left = range(whole.passed, len(whole.layers))
     for number in tqdm(left, disable=not calibration.progress, unit="block"):
-        hidden: list[Tensor] = []  # h
+        hidden.clear()
         with whole.layer() as run:
             smaller = {number: blocks[number]} if number in blocks else {}
             with swap(model, smaller):
                 thin = sites(model, [number]) if smaller else []
-                with units_hooked(model, thin, _keep(hidden)):
+                with units_hooked(model, thin, keep):
                     streams = [run(place, stream) for place, stream in enumerate(streams)]
             whole.advance()
         if smaller and fits:
@@ -230,12 +235,3 @@ def ridge_regression(
     change = torch.cholesky_solve(towards, factor)
     constant = mean_missing - mean @ change if centred else torch.zeros_like(mean_missing)
     return torch.cat([change, constant[None]])
-
-
-def _keep(hidden: list[Tensor]) -> Callable[[Site, Tensor], None]:
-    """Return a hook that appends hidden units to a list."""
-
-    def keep(_: Site, h: Tensor) -> None:
-        hidden.append(h.clone())
-
-    return keep
