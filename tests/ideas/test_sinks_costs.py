@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
+from helpers.captures import seen_at_sites
 from helpers.families import small
 from helpers.planted_sinks import sunk_model
 from howlinear.core.ceilings import AffineMap
@@ -23,10 +24,9 @@ from howlinear.ideas.sinks.costs import (
 from howlinear.ideas.sinks.measure import block_table, first_rows, look
 from howlinear.ideas.sinks.planted import planted
 from howlinear.ideas.sinks.planted import sunk as planted_twice
-from howlinear.instrument.capture import capture, hooked
+from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 
 BLOCK = 1
@@ -103,30 +103,18 @@ def test_position_0_of_every_sequence_gets_the_constant():
 
 def test_a_change_is_planted_where_an_ffn_lies_in_two_modules_too(ids):
     model = small("bert")
-    read, written = [], []
-
-    def keep(_, x, y):
-        read.append(x.clone())
-        written.append(y.clone())
-
-    with torch.no_grad(), planted(model, 0, lambda x, y: 2 * y + x), hooked(sites(model, [0]), keep):
-        model(input_ids=ids[:2] % 40)
-    with torch.no_grad(), hooked(sites(model, [0]), keep):
-        model(input_ids=ids[:2] % 40)
-    assert torch.equal(read[0], read[1])
-    torch.testing.assert_close(written[0], 2 * written[1] + read[1])
+    inputs = {"input_ids": ids[:2] % 40}
+    x, y = seen_at_sites(model, inputs)[0]
+    with planted(model, 0, lambda x, y: 2 * y + x):
+        read, written = seen_at_sites(model, inputs)[0]
+    assert torch.equal(read, x)
+    torch.testing.assert_close(written, 2 * y + x)
 
 
 def test_a_sink_is_planted_in_two_steps_at_position_0_alone(gpt2, ids):
     def outputs():
-        seen = {}
-
-        def keep(site, _, y):
-            seen[site.block] = y.clone()
-
-        with torch.no_grad(), hooked(sites(gpt2), keep):
-            gpt2.base_model(input_ids=ids)
-        return seen
+        seen = seen_at_sites(gpt2, {"input_ids": ids})
+        return {block: y.unflatten(0, ids.shape) for block, (_, y) in seen.items()}
 
     mark = 3 * torch.eye(32)[4]
     before = outputs()

@@ -6,6 +6,7 @@ import torch
 
 import conftest
 from conftest import tiny
+from helpers.captures import seen_at_sites
 from helpers.families import VOCABULARY, small
 from helpers.planted_sinks import sunk_model
 from helpers.reference import held_out_r2
@@ -38,9 +39,8 @@ from howlinear.ideas.sinks.interventions import (
     without,
 )
 from howlinear.ideas.sinks.planted import answer, first_apart, planted, sink, sunk
-from howlinear.instrument.capture import capture, hooked
+from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
-from howlinear.models.ffn_sites import sites
 from howlinear.text.rows import TokenRows
 
 TOKEN = 7  # put in front
@@ -149,14 +149,7 @@ def test_r2_is_that_of_stored_rows():
     model, rows = tiny("mini-gpt2").eval(), even_folds(rows_of(), [])
     layout = Layout.of(rows)
     ordinary = torch.rand(layout.place.numel(), generator=torch.Generator().manual_seed(2)) < 0.9
-    seen = {}
-
-    def keep(site, x, y):
-        seen[site.block] = x.flatten(0, 1), y.flatten(0, 1)
-
-    with torch.no_grad(), hooked(sites(model, [2]), keep):
-        model.base_model(input_ids=rows.ids)
-    x, y = seen[2]
+    x, y = seen_at_sites(model, {"input_ids": rows.ids})[2]
     test = rows.test.repeat_interleave(16)
     found = observe(model, layout, [2], ordinary)[2]
     for kept, scores in ((torch.ones_like(ordinary), found.every), (ordinary, found.ordinary)):
