@@ -13,7 +13,6 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression import allocate
 from howlinear.ideas.compression.allocate import (
     NOTHING,
-    Thinned,
     allocate_budget,
     calibrate_prices,
     eliminations_of,
@@ -23,22 +22,6 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.signals import divergences
 from howlinear.ideas.compression.units import Elimination
 from howlinear.models.ffn_sites import sites
-from howlinear.models.forward import logits
-from howlinear.models.replace import replace
-
-
-def test_elimination_with_refit_beats_units_taken_at_random(model, more_rows):
-    train = more_rows.ids[~more_rows.test]
-    eliminations, moments = eliminations_of(Calibration(model, more_rows))
-    kept = {block: found.order.numel() // 2 for block, found in eliminations.items()}
-    chosen = replace(model, Thinned(model, eliminations, moments, kept))
-    shuffled = {
-        block: Elimination(found.order[torch.randperm(len(found.order))], found.price)
-        for block, found in eliminations.items()
-    }
-    at_random = replace(model, Thinned(model, shuffled, moments, kept))
-    whole = logits(model, train)
-    assert (logits(chosen, train) - whole).square().mean() < 0.7 * (logits(at_random, train) - whole).square().mean()
 
 
 def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, more_rows):

@@ -8,10 +8,7 @@ import torch
 
 import howlinear as hl
 from helpers.families import VOCABULARY, small
-from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
-from howlinear.ideas.compression.calibration import InFiles
-from howlinear.ideas.compression.units import UnitMoments
 from howlinear.models import disk_copy
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import load_on_disk, untrained
@@ -99,15 +96,6 @@ def test_there_is_one_layer_of_weights_at_a_time(tmp_path, monkeypatch):
     # advance() asks for a layer within which all is done: it is the same one
     assert all(len({name.split(".")[2] for name in there if ".layers." in name}) <= 1 for there in most)
     assert all(parameter.is_meta for parameter in (*model.parameters(), *found.model.parameters()))
-
-
-def test_what_is_found_of_a_block_comes_back_as_it_was():
-    found = InFiles(UnitMoments)
-    first = UnitMoments(Moments(3).update(torch.randn(9, 3)).sxx, 0.03)
-    found[2], found[0] = first, UnitMoments(first.second + 1, 1e-6)
-    assert list(found) == [2, 0]
-    assert torch.equal(found[2].second, first.second)
-    assert (found[2].ridge, found[0].ridge) == (0.03, 1e-6)
 
 
 def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):

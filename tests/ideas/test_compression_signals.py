@@ -91,13 +91,6 @@ def test_pricing_changes_nothing_and_works_on_frozen_models(model, maps, rows):
     assert torch.equal(losses(model, rows.ids), before)
 
 
-def test_some_blocks_alone_have_the_price_they_have_among_all(gpt2, rows, ids):
-    maps = lines_of(gpt2, rows)
-    alone, among = price(gpt2, {2: maps[2], 0: maps[0]}, ids), price(gpt2, maps, ids)
-    for block in (0, 2):
-        assert alone[block].cost == pytest.approx(among[block].cost, rel=1e-5)
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_nothing_to_price_is_refused(gpt2, ids):
     for given_ids in (ids[:0], ids[:, :1]):
@@ -132,12 +125,6 @@ def test_a_model_that_predicts_no_next_token_has_no_price(gpt2, ids):
 
 def moments_of(x, y):
     return Moments(x.shape[1], y.shape[1]).update(x, y), Moments(y.shape[1]).update(y)
-
-
-def test_a_cosine_by_hand():
-    before = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
-    after = torch.tensor([[[1.0, 1.0], [0.0, -2.0]]])
-    assert cosine_distance(before, after).tolist() == pytest.approx([1 - 0.5**0.5, 2])
 
 
 PARTLY_BENT = torch.stack([FACTORIAL[:, 0], 0.6 * FACTORIAL[:, 1] + 0.8 * BENT], 1)  # of the second, ρ² = 0.36
@@ -237,10 +224,6 @@ def test_the_divergence_is_the_mean_of_all_predictions(model, ids):
     for block, divergence in found.items():
         assert divergence == pytest.approx(divergence_by_hand(model, block, torch.zeros_like, ids), rel=1e-4)
         assert divergence > 1e-3
-
-
-def test_a_block_in_its_own_place_moves_nothing(model, ids):
-    assert divergences(model, {1: sites(model)[1].output}, ids, 4)[1] == pytest.approx(0, abs=1e-7)
 
 
 def test_predictions_that_are_not_finite_are_refused(gpt2, ids):

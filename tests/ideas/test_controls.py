@@ -38,20 +38,6 @@ def moments_of(x, y=None):
     return Moments(x.shape[1], 0 if y is None else y.shape[1]).update(x, y)
 
 
-def block_of(inner, outer):
-    """y = relu(xA)C, float64."""
-    first, second = (nn.Linear(*matrix.shape, bias=False, dtype=torch.float64) for matrix in (inner, outer))
-    first.weight.data.copy_(inner.T)
-    second.weight.data.copy_(outer.T)
-    return nn.Sequential(first, nn.ReLU(), second)
-
-
-def straight():
-    """relu(x) − relu(−x) = x: a linear block, but only for weights that fit together."""
-    eye = torch.eye(6, dtype=torch.float64)
-    return block_of(torch.cat([eye, -eye], 1), torch.cat([eye, -eye], 0))
-
-
 # rows through a block
 
 
@@ -64,7 +50,7 @@ def test_a_block_answers_its_own_rows_as_in_the_model(model, rows):
 
 def test_rows_are_answered_in_order_whatever_their_number():
     x = normal(5_000, 3)
-    block = block_of(normal(3, 8), normal(8, 2, seed=1))
+    block = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).double()
     torch.testing.assert_close(respond(block, x.float()), block(x.float().double()).detach())
 
 
@@ -127,15 +113,6 @@ def test_directions_are_orthonormal_and_prefer_no_side():
     torch.testing.assert_close(found.mT @ found, torch.eye(3, dtype=torch.float64).expand(400, 3, 3))
     assert found.mean(0).abs().max() < 4 * (1 / 5 / 400) ** 0.5  # QR alone would put −|q| in the corner
     assert found.square().mean(0) == pytest.approx(np.full((5, 3), 1 / 5), abs=0.06)
-
-
-@pytest.mark.parametrize("disorder", [permute, redraw])
-def test_disorder_finds_linearity_that_lies_in_the_weights_and_only_that(disorder):
-    x, layer = normal(2_000, 6), nn.Linear(6, 6, dtype=torch.float64)
-    for ffn, low, high in ((straight(), 0.2, 0.97), (layer, 1 - 1e-9, 1 + 1e-9)):
-        sample = sample_of(x, respond(ffn, x))
-        assert sample_ceiling(x, respond(ffn, x), sample).r2 == pytest.approx(1, abs=1e-9)
-        assert low < sample_ceiling(x, respond(disorder(ffn), x), sample).r2 < high
 
 
 def test_a_module_without_matrices_is_refused():
