@@ -7,11 +7,13 @@ from torch.nn.utils import parametrize, prune
 import howlinear as hl
 from conftest import WIDTH
 from helpers.families import FAMILIES
+from helpers.reference import normal
 from helpers.unit_rows import OUT, UNITS, correlated, least_squares_loss, own_readout, seen
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression import units
+from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.ideas.compression.units import (
     RIDGES,
     UnitMoments,
@@ -20,12 +22,13 @@ from howlinear.ideas.compression.units import (
     eliminate_units,
     error_costs,
     gram,
+    gram_with_constant,
     position_weights,
     refit,
+    unit_grams,
     unit_moments,
     weighted_rows,
 )
-from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.models.units import LAYERS, check_plain, readout, unit_count, unit_layers, with_units
@@ -101,34 +104,28 @@ def halves_of(h, split=None):
     return gram_of(h[:split]), gram_of(h[split:])
 
 
-def test_few_rows_of_independent_units_take_a_large_ridge_and_many_rows_of_a_law_the_least():
-    """Independent units have nothing to take over from one another; units that are sums of the others have."""
-    generator = torch.Generator().manual_seed(0)
-    own, metric = own_readout(), torch.eye(OUT, dtype=torch.float64)
-    independent = torch.randn(60, UNITS, dtype=torch.float64, generator=generator)
-    assert choose_ridge(halves_of(independent), own, metric, centred=True) >= RIDGES[-2] / 2
-    inner = torch.randn(20_000, UNITS // 2, dtype=torch.float64, generator=generator)
-    law = torch.randn(UNITS // 2, UNITS // 2, dtype=torch.float64, generator=generator)
-    lawful = torch.cat([10 * inner, inner @ law / 10], 1)
-    assert choose_ridge(halves_of(lawful), own, metric, centred=True) == RIDGES[0]
-
-
-def test_the_chosen_ridge_serves_other_rows_better_than_the_least():
-    generator = torch.Generator().manual_seed(1)
-    mixing = 0.3 * torch.randn(UNITS, UNITS, dtype=torch.float64, generator=generator) / UNITS**0.5
-    mixing += torch.eye(UNITS, dtype=torch.float64)
-    h = torch.randn(20_040, UNITS, dtype=torch.float64, generator=generator) @ mixing + 1
-    few, others = h[:40], h[40:]
+@pytest.mark.parametrize(("rows", "more", "large"), [(60, 0.0, True), (40, 0.3, True), (20_000, 1.0, False)])
+def test_the_chosen_ridge_costs_least_where_it_is_not_fitted(rows, more, large):
+    """By rows: few rows of nearly independent units take a large ridge, many rows of units that are mixed the least."""
+    mixing = torch.eye(UNITS).double() + more * normal(UNITS, UNITS, seed=1) / UNITS**0.5
+    h = normal(rows, UNITS) @ mixing + 1
     own = own_readout()
-    kept = torch.arange(UNITS // 2)
+    first, second = h.tensor_split(2)
+    metric = torch.arange(1, OUT + 1).double().diag()
+    root = metric.sqrt() / 2**0.5
+    loudness = h.var(0) * (own.weight @ root).square().sum(1)
+    kept = loudness.argsort(descending=True)[: round(2 / 3 * UNITS)]
 
-    def error(ridge):
-        new = refit(moments_of(few, ridge=ridge), own, kept, centred=True)
-        return float((own(others) - new(others[:, kept])).square().sum(1).mean())
+    def lost(fitted, other, ridge):
+        new = refit(moments_of(fitted, ridge=ridge), own, kept, centred=True)
+        return float(((own(other) - new(other[:, kept])) @ root).square().sum(1).mean())
 
-    chosen = choose_ridge(halves_of(few), own, torch.eye(OUT, dtype=torch.float64), centred=True)
-    assert chosen > RIDGES[0]
-    assert error(chosen) < 0.95 * error(RIDGES[0])
+    costs = [lost(first, second, ridge) + lost(second, first, ridge) for ridge in RIDGES]
+    best = RIDGES[costs.index(min(costs))]
+    assert (best >= RIDGES[-3]) == large
+    assert (best == RIDGES[0]) != large
+    found = choose_ridge(halves_of(h), own, metric, centred=True)
+    assert found == (best / 2 if large else best)
 
 
 def test_a_ridge_draws_the_readout_towards_the_blocks_own():
@@ -169,19 +166,10 @@ def test_the_weight_of_a_position_is_what_positions_of_its_octave_have_in_common
 
 
 def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, ids):
-    costs = {}
+    costs, gradients = {}, []
     error_costs(model, ids, [1], costs, batch_size=5)
-    found = costs[1]
-    outputs = []
-
-    def keep(_, __, y):
-        outputs.append(y.requires_grad_())
-
-    with torch.enable_grad(), hooked(sites(model, [1]), keep):
-        logits = model(input_ids=ids).logits
-    total = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
-    [g] = torch.autograd.grad(total, outputs)
-    g = g.view(*ids.shape, -1).double()
+    loss_gradients(model, ids, [1], lambda _, __, ___, g: gradients.append(g), batch_size=9)
+    found, g = costs[1], torch.cat(gradients)
     expected = torch.einsum("nti,ntj->ij", g, g) / ids[:, 1:].numel()  # per predicted token, as losses are told
     torch.testing.assert_close(found.metric, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
     torch.testing.assert_close(found.weight, position_weights(g.square().sum((0, 2))), rtol=1e-3, atol=1e-5)
@@ -192,17 +180,17 @@ def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, i
 
 
 def test_moments_are_those_of_the_units(model, ids):
+    """Weighted by position on both halves of a text; and on all of it, every row alike."""
     weight = torch.rand(ids.shape[1], dtype=torch.float64)
-    found = unit_moments(model, ids, {2: weight})[2]
-    h = seen(model, ids)[2]["h"]
-    h = torch.cat([h, torch.ones(len(h), 1)], 1)
-    weight = weight.repeat(len(ids))
-    expected = (h * weight[:, None]).T @ h
-    torch.testing.assert_close(gram(found), expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
+    [(_, halves)] = unit_grams(model, ids, {2: weight}, batch_size=5, work=None)
     plain = unit_moments(model, ids)
-    torch.testing.assert_close(plain[2].mean_x, h[:, :-1].mean(0), rtol=1e-4, atol=1e-6)
+    h = seen(model, ids)[2]["h"]
+    rows = torch.cat([h, torch.ones(len(h), 1)], 1)
+    weighted = rows * weight.repeat(len(ids))[:, None]
+    expected = [side.T @ part for side, part in zip(weighted.tensor_split(2), rows.tensor_split(2), strict=True)]
+    for found, second in zip([*halves, gram_with_constant(plain[2])], [*expected, rows.T @ rows], strict=True):
+        torch.testing.assert_close(found, second, rtol=1e-4, atol=1e-6 * float(second.abs().max()))
     assert len(plain) == len(sites(model))
-    assert found.n == plain[2].n == ids.numel()
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])

@@ -226,6 +226,9 @@ def test_the_interval_is_as_wide_as_blocks_differ_in_their_shares():
     assert found.share == pytest.approx(0.5)
     expected = (0.5 - 1.96 / 48**0.5, 0.5 + 1.96 / 48**0.5)
     assert (found.share_low, found.share_high) == pytest.approx(expected, abs=0.05)
+    louder_and_louder = moved_by("family") * np.arange(1, 13).reshape(12, 1, 1, 1)
+    found = analysed(louder_and_louder, NAMES).loc["family"]
+    assert (found.share_low, found.share_high) == pytest.approx((1, 1))  # of whichever blocks are drawn
 
 
 # beside seeds

@@ -36,7 +36,7 @@ from howlinear.ideas.compression.units import (
     Elimination,
     UnitMoments,
     eliminate,
-    gram,
+    gram_with_constant,
     root_of,
     unit_moments,
 )
@@ -59,9 +59,10 @@ def plain_squares(calibration: Calibration, share: float) -> PreTrainedModel:
     """Eliminate units exactly, with errors in all directions and at all positions weighted alike."""
     model = calibration.model
     _, own = eliminations_of(calibration)
-    every_position = torch.ones(calibration.ids.shape[1], dtype=torch.float64)
-    unweighted = unit_moments(model, calibration.ids, dict.fromkeys(own, every_position))
-    moments = {block: UnitMoments(gram(unweighted[block]), of_block.ridge) for block, of_block in own.items()}
+    unweighted = unit_moments(model, calibration.ids)
+    moments = {
+        block: UnitMoments(gram_with_constant(unweighted[block]), of_block.ridge) for block, of_block in own.items()
+    }
     every_direction = torch.eye(width_of(model), dtype=torch.float64)
     return _exchanged(calibration, share, moments=moments, metrics=dict.fromkeys(own, every_direction))
 

@@ -114,6 +114,13 @@ def gram(moments: Moments) -> Float[Tensor, "d d"]:
     return moments.sxx + moments.n * torch.outer(moments.mean_x, moments.mean_x)
 
 
+def gram_with_constant(moments: Moments) -> Float[Tensor, "d_and_1 d_and_1"]:
+    """Compute Σ [x, 1] [x, 1]ᵀ of the inputs."""
+    rows = torch.cat([gram(moments), moments.n * moments.mean_x[None]])
+    total = torch.full_like(moments.mean_x[:1], moments.n)
+    return torch.cat([rows, torch.cat([rows[-1], total])[:, None]], 1)
+
+
 def cross(moments: Moments) -> Float[Tensor, "d_in d_out"]:
     """Compute Σ x yᵀ, not centred."""
     return moments.sxy + moments.n * torch.outer(moments.mean_x, moments.mean_y)
@@ -192,25 +199,13 @@ def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_
 
 
 @torch.no_grad()
-def unit_moments(
-    model: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
-    weights: Mapping[int, Float[Tensor, " seq_len"]] | None = None,
-) -> dict[int, Moments]:
-    """Collect moments of the hidden units of blocks, by one forward pass without the head.
-
-    Returns:
-        Block → moments of h or, with `weights` of positions, of √w [h, 1].
-    """
-    listened = sites(model, None if weights is None else list(weights))
-    constant = 0 if weights is None else 1
-    moments = {site.block: Moments(unit_count(model, site) + constant) for site in listened}
+def unit_moments(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, Moments]:
+    """Block → moments of its hidden units, all rows weighted alike, by one forward pass without the head."""
+    listened = sites(model)
+    moments = {site.block: Moments(unit_count(model, site)) for site in listened}
 
     def keep(site: Site, h: Tensor) -> None:
-        rows = h.flatten(0, -2).cpu()
-        if weights is not None:
-            rows = weighted_rows(rows, weights[site.block].repeat(len(h)))
-        moments[site.block].update(rows)
+        moments[site.block].update(h.flatten(0, -2).cpu())
 
     with units_hooked(model, listened, keep):
         for batch in ids.split(BATCH):

@@ -23,7 +23,7 @@ from howlinear.core.ceilings import AffineMap, fit, leverage, r2, residual
 from howlinear.core.moments import Moments
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE, few_rows_decide, largest_step, spread
 from howlinear.errors import InputError
-from howlinear.instrument.capture import BlockCapture, Sample, hooked
+from howlinear.instrument.capture import BlockCapture, hooked
 from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.profile import Solved, solve
 from howlinear.models.checks import evaluating
@@ -232,12 +232,9 @@ def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> dict[int, floa
     for count in counts:
         kept = torch.ones(len(farthest), dtype=torch.bool)
         kept[farthest[: round(count / rows * len(farthest))]] = False
-        curve[count] = _own_r2(_moments(sample, kept & ~sample.test), _moments(sample, kept & sample.test))
+        others = sample.select(kept)
+        curve[count] = _own_r2(sum(others.moments(test=False)), sum(others.moments(test=True)))
     return curve
-
-
-def _moments(sample: Sample, chosen: Tensor) -> Moments:
-    return Moments(sample.x.shape[1], sample.y.shape[1]).update(sample.x[chosen], sample.y[chosen])
 
 
 def r2_without_loudest(affine: AffineMap, block: BlockCapture, count: int) -> float:

@@ -43,7 +43,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import costs_of, unit_sizes
 from howlinear.ideas.compression.calibration import Calibration, once
-from howlinear.ideas.compression.units import gram, unit_moments
+from howlinear.ideas.compression.units import gram, gram_with_constant, unit_moments
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.layers import parameters
 from howlinear.models.layerwise import Layerwise
@@ -148,7 +148,7 @@ def removal_costs(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
 
 @once
 def moments_of(calibration: Calibration) -> dict[int, Moments]:
-    """Block → moments of its hidden units, without outputs, all rows weighted alike."""
+    """Block → moments of its hidden units on the training side."""
     return unit_moments(calibration.model, calibration.ids)
 
 
@@ -263,11 +263,8 @@ def moved(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> Affine
 
 def curvature(own: AffineMap, moments: Moments) -> Float[Tensor, "a a"]:
     """A = E [h, 1] [h, 1]ᵀ, damped; without the 1 where the readout adds no constant."""
-    second = gram(moments) / moments.n
-    if own.bias.any():
-        mean = moments.mean_x[:, None]
-        second = torch.cat([torch.cat([second, mean], 1), torch.cat([mean, torch.ones_like(mean[:1])]).T])
-    return damped(second)
+    total = gram_with_constant(moments) if own.bias.any() else gram(moments)
+    return damped(total / moments.n)
 
 
 def damped(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
