@@ -319,20 +319,28 @@ def test_with_one_candidate_blocks_go_in_the_order_of_their_price(gpt2, long, mo
     assert torch.equal(*priced, long.ids[~long.test])
 
 
-def test_each_step_keeps_the_best_of_the_maps_in_place_those_alone_and_those_refitted_on_what_they_send(gpt2):
-    ids = text_of(linear_block(gpt2, 0)).ids
-    maps = maps_with_one_off(gpt2, ids, range(BLOCKS))
-    steps = list(greedy(gpt2, ids, maps, [0, 1, 2], candidates=1, trial_sequences=len(ids)))
+@pytest.mark.parametrize("helps", [True, False], ids=["a refit helps", "a refit harms"])
+def test_each_step_keeps_the_best_of_the_maps_in_place_those_alone_and_those_refitted(gpt2, ids, helps):
+    if helps:
+        model, order = linear_block(gpt2, 0), [0, 1, 2]
+        ids = text_of(model).ids
+        maps = maps_with_one_off(model, ids, range(BLOCKS))
+    else:
+        model, order = tiny("mini-llama", 1), [2, 0, 1]
+        maps = fit_maps(model, ids, range(BLOCKS))
+    steps = list(greedy(model, ids, maps, order, candidates=1, trial_sequences=len(ids)))
     for number, step in enumerate(steps):
-        assert step.block == number
-        assert sorted(step.maps) == list(range(number + 1))
-        assert step.base == pytest.approx(loss(gpt2, {}, ids), abs=1e-9)
-        assert step.loss == pytest.approx(loss(gpt2, step.maps, ids), abs=1e-9)
+        assert step.block == order[number]
+        assert step.maps.keys() == set(order[: number + 1])
+        assert step.base == pytest.approx(loss(model, {}, ids), abs=1e-9)
+        assert step.loss == pytest.approx(loss(model, step.maps, ids), abs=1e-9)
         assert step.delta == pytest.approx(np.exp(step.loss) - np.exp(step.base))
     _, second, third = steps
-    in_place = second.maps | {2: maps[2]}
-    refitted = fit_maps(gpt2, ids, [0, 1, 2], in_place)
-    assert third.loss == pytest.approx(min(loss(gpt2, each, ids) for each in (in_place, maps, refitted)), abs=1e-9)
+    in_place = second.maps | {order[2]: maps[order[2]]}
+    refitted = fit_maps(model, ids, range(BLOCKS), in_place)  # on what the maps in place send
+    *others, of_refit = [loss(model, each, ids) for each in (in_place, maps, refitted)]
+    assert third.loss == pytest.approx(min(*others, of_refit), abs=1e-9)
+    assert (of_refit < min(others)) == helps
 
 
 def test_the_budget_is_of_the_value_and_speeds_are_before_and_after(gpt2, long, monkeypatch):
