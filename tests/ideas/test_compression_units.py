@@ -104,13 +104,17 @@ def halves_of(h, split=None):
     return gram_of(h[:split]), gram_of(h[split:])
 
 
-@pytest.mark.parametrize(("rows", "more", "large"), [(60, 0.0, True), (40, 0.3, True), (20_000, 1.0, False)])
-def test_the_chosen_ridge_costs_least_where_it_is_not_fitted(rows, more, large):
-    """By rows: few rows of nearly independent units take a large ridge, many rows of units that are mixed the least."""
+@pytest.mark.parametrize(
+    ("rows", "more", "shift", "large"),
+    [(60, 0.0, 0, True), (40, 0.3, 0, True), (20_000, 1.0, 0, False), (20_000, 1.0, 3, True)],
+)
+def test_the_chosen_ridge_costs_least_where_it_is_not_fitted(rows, more, shift, large):
+    """By rows: few rows take a large ridge and many the least, unless the means of the two halves differ."""
     mixing = torch.eye(UNITS).double() + more * normal(UNITS, UNITS, seed=1) / UNITS**0.5
     h = normal(rows, UNITS) @ mixing + 1
     own = own_readout()
     first, second = h.tensor_split(2)
+    second += shift * normal(UNITS, seed=2)
     metric = torch.arange(1, OUT + 1).double().diag()
     root = metric.sqrt() / 2**0.5
     loudness = h.var(0) * (own.weight @ root).square().sum(1)
