@@ -61,14 +61,6 @@ def test_by_hand():
     assert (found.r2_low, found.r2_high) == (None, None)
 
 
-def test_a_linear_block_gives_one():
-    train, test = planted(lambda x: x @ normal(6, 5, seed=1) - 3)
-    found = score(train, test)
-    assert found.r2 == pytest.approx(1, abs=1e-13)
-    torch.testing.assert_close(found.map.weight, normal(6, 5, seed=1))
-    torch.testing.assert_close(found.map.bias, torch.full((5,), -3.0, dtype=torch.float64))
-
-
 def test_a_known_mixture_gives_its_share_of_variance():
     train, test = planted(lambda x: x + x.square(), n=60_000)  # variances 1 and 2, uncorrelated
     assert score(train, test).r2 == pytest.approx(1 / 3, abs=0.01)
@@ -144,14 +136,6 @@ def test_the_ill_conditioned_block_is_exact():
     assert 0.05 < found.r2 < 0.9999
 
 
-def test_columns_of_very_different_scale_are_all_used():
-    scale = torch.tensor([1e-6, 1.0, 1e6], dtype=torch.float64)
-    train, test = planted(lambda x: x @ normal(3, 2, seed=1), d=3)
-    found = score((train[0] * scale, train[1]), (test[0] * scale, test[1]))
-    assert found.rank == 3
-    assert found.r2 == pytest.approx(1, abs=1e-12)
-
-
 def test_r2_per_feature_matches_rows_and_is_nan_where_constant():
     train, test = planted(lambda x: torch.cat([torch.tanh(x[:, :3]), torch.full_like(x[:, :1], 0.1)], 1))
     found = score(train, test)
@@ -167,13 +151,6 @@ def test_r2_per_feature_matches_rows_and_is_nan_where_constant():
 def anywhere(request, monkeypatch):
     """Condition numbers by singular values, and by products as a GPU has them sooner."""
     monkeypatch.setattr(ceilings, "on_cpu", lambda tensor: request.param)
-
-
-@pytest.mark.usefixtures("anywhere")
-def test_condition_is_that_of_the_centred_inputs():
-    x = normal(300, 8) * torch.logspace(0, 3, 8) + 50
-    found = score((x, x), (x, x))
-    assert found.condition == pytest.approx(np.linalg.cond((x - x.mean(0)).numpy()), rel=1e-8)
 
 
 @pytest.mark.usefixtures("anywhere")

@@ -1,12 +1,10 @@
 """What a block would be on Gaussian inputs: by hand, by closed forms, on a fine grid, and on drawn rows."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
 from sklearn.preprocessing import PolynomialFeatures
 from torch.nn.functional import gelu, silu
 
@@ -90,55 +88,7 @@ def test_prediction_by_hand():
     np.testing.assert_allclose(predict_spectrum(gated, STANDARD, 3), [1 / 3, 1, 1], atol=1e-9)
 
 
-@pytest.mark.parametrize("mean", [-1.5, 0.0, 0.7])
-def test_one_relu_is_known(mean):
-    """It passes Φ(μ) on; E[relu] = μΦ + φ and E[relu²] = (μ² + 1)Φ + μφ."""
-    passed, density = norm.cdf(mean), norm.pdf(mean)
-    first, second = mean * passed + density, (mean**2 + 1) * passed + mean * density
-    assert r2_lin(one(torch.relu, mean), STANDARD) == pytest.approx(passed**2 / (second - first**2), abs=1e-4)
-
-
-def test_one_gelu_is_known():
-    """By parts: E[zΦ] = 1 / 2√π, E[z²Φ²] = 1/3 + 1 / 2π√3; it passes half of z on."""
-    variance = 1 / 3 + 1 / (2 * math.pi * 3**0.5) - 1 / (4 * math.pi)
-    assert r2_lin(one(gelu), STANDARD) == pytest.approx(0.25 / variance, abs=1e-9)
-
-
-@pytest.mark.parametrize("rho", [-0.99, -0.5, 0.0, 0.5, 0.9, 0.99])
-def test_two_relus_are_the_arc_cosine_kernel(rho):
-    """Cho & Saul: E[relu(z) relu(z')] = (√(1 − ρ²) + ρ (π − θ)) / 2π with cos θ = ρ; both pass half on."""
-    eye, none = torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    add_up = AffineMap(torch.ones(2, 1, dtype=torch.float64), none[:1])
-    block = Hidden(AffineMap(eye, none), None, torch.relu, add_up)
-    kernel = (math.sqrt(1 - rho**2) + rho * (math.pi - math.acos(rho))) / (2 * math.pi)
-    whole = 1 + 2 * kernel - 2 / math.pi  # Σ E[relu²] + 2 E[relu relu'] − (Σ E[relu])²
-    moments = moments_with(none, torch.tensor([[1, rho], [rho, 1]], dtype=torch.float64))
-    assert r2_lin(block, moments) == pytest.approx((1 + rho) / 2 / whole, abs=1e-3)
-
-
 # --- planted
-
-
-@pytest.mark.parametrize("gated", [False, True])
-def test_a_straight_block_is_all_line(gated):
-    block = block_of(torch.ones_like if gated else lambda z: 2 * z + 1, gated=gated)
-    assert r2_lin(block, Moments(5).update(normal(300, 5))) == pytest.approx(1, abs=1e-9)
-
-
-def test_a_product_of_two_independent_inputs_has_no_line_and_is_all_quadratic():
-    eye, none = torch.eye(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    block = Hidden(AffineMap(eye[:, :1], none), AffineMap(eye[:, 1:], none), lambda z: z, one(gelu).out)
-    moments = moments_with(torch.zeros(2, dtype=torch.float64), 3 * eye)
-    np.testing.assert_allclose(predict_spectrum(block, moments, 2), [0, 1], atol=1e-9)
-
-
-def test_neurons_that_cancel_leave_what_pairs_share():
-    """relu(z) − relu(−z) is straight though neither neuron is: their covariance counts."""
-    eye, none = torch.eye(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-    both, moments = torch.cat([eye, -eye], 1), Moments(4).update(normal(300, 4))
-    block = Hidden(AffineMap(both, torch.cat([none, none])), None, torch.relu, AffineMap(both.T.contiguous(), none))
-    assert predict_spectrum(block, moments, 1)[0] == pytest.approx(1, abs=2e-3)  # ρ = −1: it converges slowest there
-    assert predict_spectrum(replace(block, out=AffineMap(normal(8, 4), none)), moments, 1)[0] < 0.9
 
 
 def test_null_directions_change_nothing():

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from helpers.reference import least_squares, normal
 from howlinear.core.ceilings import ceiling, moments_of
@@ -82,37 +80,6 @@ def test_rank_zero_is_the_train_mean():
     assert float(curve.r2[-1]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_planted_rank_is_found():
-    """y of rank 2: two directions explain everything, one does not."""
-    train, test = two_sides(lambda x: x @ normal(6, 2, seed=3) @ normal(2, 5, seed=4))
-    r2 = reduced_rank(moments_of(*train), moments_of(*test)).r2
-    assert float(r2[2]) == pytest.approx(1, abs=1e-12)
-    assert float(r2[1]) < 0.999
-
-
-def test_noise_has_no_rank_to_find():
-    train, test = two_sides(lambda x: normal(len(x), 5, seed=9), n=20_000)
-    assert reduced_rank(moments_of(*train), moments_of(*test)).r2.abs().max() < 5e-3
-
-
-@given(seed=st.integers(0, 10_000), rank=st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
-def test_no_other_map_of_that_rank_does_better_in_sample(seed, rank):
-    (x, y), _ = two_sides(bent, seed=seed)
-    moments = moments_of(x, y)
-    curve = reduced_rank(moments, moments)
-    assert (curve.r2.diff() > -1e-12).all()
-    left, values, right = torch.linalg.svd(curve.map.weight, full_matrices=False)
-    rivals = [left[:, :rank] * values[:rank] @ right[:rank]]  # W itself, truncated
-    mine = curve.at(rank)
-    for spread in (1e-3, 0.1):
-        other = mine.down + spread * normal(*mine.down.shape, seed=seed)
-        rivals.append(other @ (mine.up + spread * normal(*mine.up.shape, seed=seed + 1)))
-    for weight in rivals:
-        error = (y - y.mean(0) - (x - x.mean(0)) @ weight).square().sum()
-        assert float(1 - error / moments.syy.sum()) <= float(curve.r2[rank]) + 1e-12
-
-
 def test_the_interval_is_the_jackknife_of_rescored_and_refitted_folds():
     (x, y), _ = two_sides(bent, n=480)
     sides = [[moments_of(x[i::8], y[i::8]) for i in start] for start in (range(4), range(4, 8))]
@@ -187,21 +154,6 @@ def test_a_map_that_explains_nothing_has_no_such_rank():
 def test_a_share_of_the_full_r2_that_is_none_is_refused(share):
     with pytest.raises(InputError, match=f"above 0 and is at most 1, got {share}"):
         shares(share)
-
-
-def test_about_the_train_mean_it_is_the_papers_curve_of_stored_rows():
-    """Its denominator is about the train mean, so rank 0 explains nothing, and the rank that is needed may differ."""
-    train, test = two_sides(lambda x: bent(x, 5))
-    curve = reduced_rank(moments_of(*train), moments_of(*test))
-    x, y = (rows.numpy() for rows in test)
-    expected = [0.0]
-    for rank in range(1, 6):
-        weight, bias = by_svd(*train, rank)
-        squares = np.square(y - train[1].mean(0).numpy()).sum()
-        expected.append(1 - np.square(y - x @ weight - bias).sum() / squares)
-    np.testing.assert_allclose(curve.about_train_mean, expected, atol=1e-9)
-    least = next(rank for rank, r2 in enumerate(expected) if r2 >= 0.9 * expected[-1])
-    assert curve.rank_reaching(0.9, about_train_mean=True) == least
 
 
 def test_the_rank_about_the_train_mean_may_be_lower_by_hand():

@@ -5,7 +5,7 @@ import torch
 
 from helpers.reference import normal
 from howlinear.core import ceilings, limits
-from howlinear.core.ceilings import AffineMap, PooledR2, ceiling, decompose, fit, r2, refits
+from howlinear.core.ceilings import AffineMap, ceiling, decompose, fit, r2, refits
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -229,12 +229,3 @@ def test_maps_are_those_of_the_slow_way(case):
         difference = scale * (affine.weight - expected.weight)
         assert difference.abs().max() < 1e-6 * (scale * expected.weight).abs().max()
         assert r2(affine, moments) == pytest.approx(r2(fit(moments)[0], moments), abs=TOLERANCE, rel=0)
-
-
-def test_one_score_for_many_rows_is_r2():
-    x, y = ordinary()
-    folds = [Moments(WIDTH, 5).update(*rows) for rows in zip(x, y, strict=True)]
-    affine, _ = fit(sum(folds[:FOLDS]))
-    score = PooledR2(affine)
-    for rows in folds:
-        assert score(rows) == pytest.approx(r2(affine, rows), abs=1e-12)
