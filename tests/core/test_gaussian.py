@@ -18,7 +18,6 @@ from howlinear.errors import InputError
 from howlinear.ideas.controls.inputs import Colour
 from howlinear.ideas.controls.inputs import gaussian as gaussian_rows
 from howlinear.ideas.controls.weights import respond
-from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import capture
 from howlinear.models.ffn_sites import sites
 from howlinear.models.units import take_apart
@@ -170,7 +169,6 @@ def test_on_gaussian_inputs_the_prediction_is_the_full_ceiling(gated):
         change = PolynomialFeatures(k, include_bias=False)
         full = held_out_r2(*sides_of(kept, lambda x, change=change: change.fit_transform(x)))
         assert found[k - 1] == pytest.approx(full, abs=0.015)
-    np.testing.assert_allclose(degrees(kept, block, 4, free=True).r2, found, atol=0.015)
 
 
 def test_a_models_prediction_is_the_ceiling_of_its_block_on_normal_rows(model, rows):
