@@ -9,8 +9,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import binomtest, spearmanr, ttest_1samp
 
 from conftest import BLOCKS, tiny
@@ -48,39 +46,17 @@ def snapshots(steps=(0, 1, 2), blocks=2):
 
 
 def test_a_departure_by_hand():
-    """The interval at 0 is 0.5 ± 0.1. Block 0 leaves upwards at step 3, block 1 never, block 2 up and for good down."""
+    """The interval at 0 is 0.5 ± 0.1. Block 1 never leaves; block 2 leaves upwards, and for good downwards."""
     steps = [0, 1, 3, 7, 15]
-    r2 = np.array([[0.5] * 5, [0.5, 0.6, 0.5, 0.4, 0.5], [0.5, 0.9, 0.9, 0.2, 0.1]]).T
-    r2[2:, 0] = [0.8, 0.8, 0.8]
-    found = departures(run_of(r2, half=0.1, steps=steps))
-    assert found.first_side.tolist() == [1, 0, 1]
-    assert found.last_side.tolist() == [1, 0, -1]
-    assert (found.first.after.tolist(), found.first.by.tolist()) == ([1, np.inf, 0], [3, np.inf, 1])
-    # block 0 leaves where low − high(0) goes from −0.2 to 0.1: two thirds of the way from log 2 to log 4
-    assert found.first.step[0] == pytest.approx(2 ** (1 + 2 / 3) - 1)
-
-
-@pytest.mark.parametrize("slope", [-0.1, 0.1])
-def test_planted_departures_are_found_in_their_order(slope):
-    starts = np.array([1, 300, 8, 40, 0, 120])
-    found = departures(run_of(ramps(starts, slope), half=0.005))
-    clear = np.expm1(np.log1p(starts) + 0.1)  # a slope of 0.1 is clear of two intervals of 0.005 after 0.1
-    assert (found.first.after <= clear).all()
-    assert (clear <= found.first.by).all()
-    np.testing.assert_allclose(np.log1p(found.first.step), np.log1p(clear), atol=0.11)  # it bends between two steps
-    assert np.argsort(found.first.step).tolist() == np.argsort(starts).tolist()
-    assert (found.first_side == np.sign(slope)).all()
-    assert (found.last_side == np.sign(slope)).all()
-
-
-@given(seed=st.integers(0, 2**31))
-@settings(deadline=None, max_examples=30)
-def test_noise_within_its_intervals_never_departs(seed):
-    noise = np.random.default_rng(seed).uniform(-0.01, 0.01, (len(STEPS), 4))
-    found = departures(run_of(0.9 + noise, half=0.01))
-    assert not found.first_side.any()
-    assert np.isinf(found.first.step).all()
-    assert not found.last_side.any()
+    up, never, turned = [0.5, 0.5, 0.8, 0.8, 0.8], [0.5, 0.6, 0.5, 0.4, 0.5], [0.5, 0.9, 0.9, 0.2, 0.1]
+    down = [1 - r2 for r2 in up]
+    found = departures(run_of(np.array([up, never, turned, down]).T, half=0.1, steps=steps))
+    assert found.first_side.tolist() == [1, 0, 1, -1]
+    assert found.last_side.tolist() == [1, 0, -1, -1]
+    assert found.first.after.tolist() == [1, np.inf, 0, 1]
+    assert found.first.by.tolist() == [3, np.inf, 1, 3]
+    # blocks 0 and 3 leave where the gap goes from −0.2 to 0.1: two thirds of the way from log 2 to log 4
+    assert found.first.step[[0, 3]] == pytest.approx(2 ** (1 + 2 / 3) - 1)
 
 
 def test_patience_is_what_tells_a_departure_from_an_outlier():
@@ -117,19 +93,6 @@ def test_settling_by_hand():
     assert found.step[0] == pytest.approx(2 ** (2 + 0.35 / 0.4) - 1)  # from 0.45 to 0.05, inside from 0.1
     assert found.step[1] == 0  # never moved
     assert found.step[2] == pytest.approx(2 ** (3 + 0.9) - 1)
-
-
-def test_settling_equals_a_slow_search():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(len(STEPS), 6)).cumsum(0)
-    found = settling(STEPS, values)
-    for curve, by, step in zip(values.T, found.by, found.step, strict=True):
-        band = 0.1 * (curve.max() - curve.min())
-        i = min(i for i in range(len(STEPS)) if all(abs(value - curve[-1]) <= band for value in curve[i:]))
-        fine = np.linspace(np.log1p(STEPS[i - 1]), np.log1p(STEPS[i]), 100_001)
-        inside = np.abs(np.interp(fine, np.log1p(STEPS), curve) - curve[-1]) <= band
-        assert by == STEPS[i]
-        assert np.log1p(step) == pytest.approx(fine[inside][0], abs=1e-4)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0])
@@ -194,22 +157,9 @@ def test_a_vote_of_too_few_or_of_none_is_refused(values):
 
 
 def test_spread_by_hand():
-    found = run_of([[0.5, 0.5], [0.4, 0.8]], half=0.1, steps=[0, 1])
-    sd, reach = spread(found)
+    sd, reach = spread(run_of([[0.5, 0.5], [0.4, 0.8]], half=np.array([0.1, 0.7]), steps=[0, 1]))
     np.testing.assert_allclose(sd, [0, 0.2])
-    np.testing.assert_allclose(reach, 0.1)
-
-
-@given(seed=st.integers(0, 2**31), half=st.floats(0.001, 0.3))
-@settings(deadline=None, max_examples=50)
-def test_no_errors_within_the_intervals_move_the_spread_beyond_its_reach(seed, half):
-    rng = np.random.default_rng(seed)
-    r2 = rng.uniform(0, 1, (5, 6))
-    halves = half * rng.uniform(0, 1, (1, 6))
-    run = Trajectory("x", np.arange(5), np.zeros(5), r2, r2 - halves, r2 + halves)
-    sd, reach = spread(run)
-    moved = (r2 + halves * rng.choice([-1, 1], (5, 6))).std(1)
-    assert (np.abs(moved - sd) <= reach + 1e-12).all()
+    np.testing.assert_allclose(reach, 0.5)  # √((0.1² + 0.7²) / 2)
 
 
 def test_agreement_is_the_mean_spearman_correlation_of_all_pairs():
@@ -221,27 +171,12 @@ def test_agreement_is_the_mean_spearman_correlation_of_all_pairs():
     assert correlation(orders) == pytest.approx(np.mean(pairs))
 
 
-def test_one_order_agrees_and_opposite_ones_do_not():
-    order = np.arange(12.0)
-    rho, p = agreement(np.stack([order, np.exp(order), order**3]), draws=2_000)
-    assert rho == pytest.approx(1)
-    assert p == pytest.approx(1 / 2_001)
-    assert agreement(np.stack([order, -order]), draws=2_000) == (pytest.approx(-1), 1)
-
-
 def test_two_runs_have_the_p_value_of_a_permutation_test():
     one, two = np.random.default_rng(5).normal(size=(2, 6)) + np.arange(6) * 0.5
     rho, p = agreement(np.stack([one, two]), draws=5_000)
     ranked = one.argsort().argsort(), two.argsort().argsort()
     exact = np.mean([np.corrcoef(ranked[0], order)[0, 1] >= rho - 1e-9 for order in permutations(ranked[1])])
     assert p == pytest.approx(exact, abs=0.02)
-
-
-def test_a_run_without_an_order_agrees_with_none():
-    flat = np.full(6, np.inf)
-    assert agreement(np.stack([flat, np.arange(6.0)]), draws=50) == (0.0, 1.0)
-    three = np.stack([np.arange(6.0), np.arange(6.0), flat])
-    assert agreement(three, draws=50)[0] == pytest.approx(1 / 3)
 
 
 # --- tables
@@ -308,7 +243,11 @@ def test_runs_are_cut_at_half_their_length_and_at_their_peak():
     run = run_of(np.concatenate([r2, r2], 1))
     parts = tables.cuts({"a": run, "short": run.part(STEPS >= 512)})
     assert parts["whole run"]["a"] is run
-    assert parts["first half"]["a"].steps[-1] == 512
+    half = parts["first half"]["a"]
+    assert half.steps.tolist() == [step for step in STEPS if step <= 512]
+    assert half.name == run.name
+    np.testing.assert_array_equal(half.r2, run.r2[: len(half.steps)])
+    np.testing.assert_array_equal(half.loss, run.loss[: len(half.steps)])
     assert (parts["from the peak"]["a"].steps[0], parts["from the peak"]["a"].steps[-1]) == (64, 1_024)
     assert list(parts["first half"]) == ["a"]  # half of the other has one measured step
 
@@ -339,15 +278,6 @@ def test_the_embedded_models_carry_a_trajectory(name):
     for curves, key in ((found.r2, "r2"), (found.low, "r2_low"), (found.high, "r2_high")):
         assert curves[7].tolist() == kept[key]
     assert found.loss[7] == pytest.approx(np.log(kept["perplexity"]))
-
-
-def test_a_part_of_a_run_is_that_run_shorter():
-    whole = run_of(ramps([3, 5]))
-    part = whole.part((STEPS >= 4) & (STEPS <= 64))
-    assert part.steps.tolist() == [step for step in STEPS if 4 <= step <= 64]
-    assert (part.r2 == whole.r2[4:13]).all()
-    assert (part.loss == whole.loss[4:13]).all()
-    assert part.name == whole.name
 
 
 def test_a_frame_holds_every_step_and_block():
