@@ -184,12 +184,6 @@ def test_all_that_is_wrong_with_a_claim_is_said_in_one_line():
         parse(TEXT.replace('"above"', '"over"').replace('"R²"', '"R2"'))
 
 
-def test_a_claim_made_by_hand_is_checked_too():
-    (claim,) = parse(TEXT)
-    with pytest.raises(ValueError, match="threshold = nan"):
-        replace(claim, threshold=float("nan"))
-
-
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SourceError, match=r"cannot read claims .*nope\.toml"):
         fingerprint(tmp_path / "nope.toml")

@@ -4,8 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import chi2, spearmanr
 from scipy.stats import t as student_t
 
@@ -75,42 +73,6 @@ def simultaneous(count, freedom=7):
     return student_t.ppf(1 - 0.025 / count, freedom) / student_t.ppf(0.975, freedom)
 
 
-def loops(value, low, high):
-    """The same five contrasts, by loops over pairs of blocks."""
-    n = len(value)
-    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
-    ends = {"value": (value, value), "low": (low, high), "high": (high, low)}
-    found = {}
-    for end, (plus, minus) in ends.items():
-        step = {(i, j): plus[j] - minus[i] for i, j in pairs}
-        rise, fall = (max(step[i, j] for i, j in pairs if (j > i) is up) for up in (True, False))
-        later = [plus[j] for j in range(n // 2, n)], [minus[i] for i in range(n // 2)]
-        found[end] = {
-            "spread": max(step.values()),
-            "adjacent": max(step[i, j] for i, j in pairs if abs(i - j) == 1),
-            "turn": min(rise, fall),
-            "later": np.mean(later[0]) - np.mean(later[1]),
-            "lowest": min(plus),  # its ends are those of `extreme`, by hand elsewhere
-        }
-    return found
-
-
-profiles = st.lists(st.tuples(st.floats(-1, 1), st.floats(0.001, 0.3)), min_size=2, max_size=7)
-
-
-@given(blocks=profiles)
-@settings(deadline=None, max_examples=20)
-def test_contrasts_equal_loops_over_pairs_and_bracket_their_value(blocks):
-    value, half = map(np.array, zip(*blocks, strict=True))
-    results = ceilings(halves=half, a=value)
-    expected = loops(value, value - half, value + half)
-    for name in ("spread", "adjacent", "turn", "later", "lowest"):
-        found = read(name, results)["a"].estimate
-        assert found.low <= found.value <= found.high
-        for end in ("value", "low", "high") if name != "lowest" else ("value",):
-            assert getattr(found, end) == pytest.approx(expected[end][name], abs=1e-12)
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 def test_the_intervals_hold_the_truth_at_least_as_often_as_they_say():
@@ -118,7 +80,8 @@ def test_the_intervals_hold_the_truth_at_least_as_often_as_they_say():
     generator, truth = np.random.default_rng(0), np.array([0.9, 0.6, 0.55, 0.5, 0.6, 0.7])
     other = truth - np.array([0.02, 0.1, 0.2, 0.15, 0.1, 0.05])
     covered = dict.fromkeys(("spread", "adjacent", "turn", "later", "lowest", "distance"), 0)
-    aims = loops(truth, truth, truth)["value"] | {"distance": np.abs(truth - other).mean()}
+    aims = {"spread": 0.4, "adjacent": 0.3, "turn": 0.2, "later": 0.6 - 2.05 / 3, "lowest": 0.5}
+    aims["distance"] = np.abs(truth - other).mean()
     for draw in range(200):
         errors = generator.normal(scale=0.02, size=(2, 1 if draw % 2 else 6))
         results = ceilings(halves=1.96 * 0.02, gpt2=truth + errors[0], pythia=other + errors[1])
