@@ -3,8 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import check_grad
 from scipy.stats import t as student_t
 
@@ -100,49 +98,6 @@ def test_too_low_a_rank_recovers_part_and_a_higher_one_no_more(planted):
     one, two, four = (probe(planted, rank=rank).gain.value for rank in (1, 2, 4))
     assert 0.1 * two < one < 0.9 * two
     assert four == pytest.approx(two, abs=0.01)
-
-
-def test_a_straight_part_of_the_products_costs_nothing():
-    """Strongly skewed inputs: each product is mostly straight, and what is not is found all the same."""
-    x = normal(3_000, D).exp().clamp_max(8)
-    found = probe(kept_of(x, line(x) + products(x)), rank=RANK)
-    assert found.recovered > 0.95
-
-
-def test_a_cubic_teacher_is_not_recovered():
-    x = normal(3_000, D)
-    found = probe(kept_of(x, line(x) + products(x, 3)), rank=RANK)
-    assert 1 - found.r2_lin > 0.02
-    assert found.recovered < 0.1
-
-
-def test_a_line_leaves_nothing_to_gain():
-    x = skewed(1_000)
-    found = probe(kept_of(x, line(x)), rank=RANK)
-    assert found.r2_lin == pytest.approx(1, abs=1e-9)
-    assert abs(found.gain.value) < 1e-9
-
-
-@pytest.mark.long
-@given(factor=st.floats(1e-2, 1e3), shift=st.floats(-10, 10))
-@settings(deadline=None, max_examples=6)
-def test_units_do_not_matter(factor, shift):
-    x = skewed(600, 4)
-    y = line(x) + 20 * products(x)
-    columns = torch.tensor([factor, 1, 1, 3], dtype=torch.float64)
-    plain, changed = probe(kept_of(x, y), RANK), probe(kept_of(x * columns + shift, factor * (y + shift)), RANK)
-    assert changed.gain.value == pytest.approx(plain.gain.value, abs=1e-3)
-    assert changed.r2_lin == pytest.approx(plain.r2_lin, abs=1e-5)
-
-
-def test_a_null_direction_of_the_inputs_is_left_out():
-    x = torch.nn.functional.layer_norm(normal(1_500, 8).float(), (8,)).double()
-    y = x @ normal(8, OUT, seed=1) + products(x)
-    kept = kept_of(x, y)
-    assert residual_rows(kept).z.shape == (1_500, 7)
-    found = probe(kept, rank=RANK)
-    assert 1 - found.r2_lin > 0.05
-    assert found.recovered > 0.9
 
 
 def test_inputs_are_white_and_residuals_are_the_maps(planted):
@@ -310,13 +265,6 @@ def test_end_to_end_finds_most_of_a_planted_branch_and_says_how_much_it_adds():
     found, best = end_to_end(kept, rank=RANK, rate=3e-2), probe(kept, rank=RANK)
     assert 0.8 * best.gain.value < found["gain"] < 1 - best.r2_lin
     assert found["share"] == pytest.approx(1 - best.r2_lin, rel=0.25)  # independent of the line, so variances add
-
-
-def test_end_to_end_adds_nothing_to_a_line():
-    x = skewed(1_000)
-    found = end_to_end(kept_of(x, line(x)), rank=RANK, steps=100)
-    assert abs(found["gain"]) < 1e-6
-    assert found["share"] < 1e-6
 
 
 def test_a_gate_that_closes_need_not_mean_a_branch_that_does(monkeypatch):

@@ -82,13 +82,6 @@ def test_the_gate_finds_the_straight_half_and_its_line(known):
     assert known.error_score_fit.r2_low < known.error_score_fit.r2 < known.error_score_fit.r2_high
 
 
-def test_the_oracle_finds_it_too_and_a_random_rank_does_not(known):
-    x = rows_of(known.ffn, seed=3).x
-    right = {kind: beyond_the_plane(x)[known.gated(kind, 0.5).takes(x)].float().mean() for kind in (ORACLE, RANDOM)}
-    assert right[ORACLE] > 0.97
-    assert float(right[RANDOM]) == pytest.approx(0.5, abs=0.04)
-
-
 def test_a_gate_is_no_better_than_a_random_rank_where_no_affine_function_tells():
     blind = fitted(near_the_plane)
     x = rows_of(blind.ffn, seed=3).x

@@ -13,7 +13,7 @@ from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.optimisers.gradient_descent import LONGEST, descent, second_moments
+from howlinear.ideas.optimisers.gradient_descent import descent, second_moments
 from howlinear.ideas.optimisers.problem import SCALINGS, Coordinates, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, _Layer, shortfall, train, tuned
 from howlinear.instrument.capture import capture
@@ -139,14 +139,6 @@ def test_descent_refuses():
         descent(Moments(3, 2))
 
 
-def test_the_limit_of_the_rate_is_real():
-    """Just below 2/λ₁ a run settles, just above it blows up."""
-    problem = easy(n=400)
-    assert abs(gap(problem, descend(problem, "raw", 1.95, 1_000))) < 1e-6
-    assert descend(problem, "raw", 2.05, 1_000).r2[-1] < -1e6
-    assert descent(problem.moments, 1.95 / float(second_moments(problem.moments)[0][-1])).unlearned(LONGEST) == 0
-
-
 # Planted truths
 
 
@@ -165,34 +157,6 @@ def test_descent_falls_short_by_the_foretold_amount_where_the_signal_is_quiet():
     assert gap(problem, path) == pytest.approx(0.5, abs=0.03)  # the quiet half, whole
     assert 1 - r2(path.map, problem.moments) == pytest.approx(descent(problem.moments).unlearned(1_000), abs=1e-8)
     assert gap(problem, descend(problem, "whitened", 1.0, 1_000)) == pytest.approx(0, abs=1e-8)
-
-
-@pytest.mark.parametrize("optimiser", ["SGD", "momentum"])
-def test_scaling_columns_helps_only_where_the_columns_are_the_directions(optimiser):
-    straight, turned = hard(n=1_200, condition=1e3), hard(n=1_200, condition=1e3, turned=True)
-    short = {
-        (name, scaling): gap(problem, train(problem, optimiser, scaling, 1.0, steps=150))
-        for name, problem in (("straight", straight), ("turned", turned))
-        for scaling in ("standardised", "whitened")
-    }
-    assert short["straight", "standardised"] < 0.01
-    assert short["turned", "standardised"] > 0.3
-    assert max(short["straight", "whitened"], short["turned", "whitened"]) < 0.01
-
-
-@given(seed=st.integers(0, 2**31))
-@settings(deadline=None, max_examples=8)
-def test_whitened_descent_does_not_see_how_inputs_were_mixed(seed):
-    plain, mix = easy(n=400), torch.linalg.qr(normal(6, 6, seed=seed)).Q * torch.logspace(0, 1, 6).double()
-    mixed = replace(
-        plain,
-        x=(plain.x.double() @ mix).float(),
-        folds=[moments_of(plain.x.double() @ mix, plain.y)],
-        test=[moments_of((normal(100, 6, seed=3) + 0.5) @ mix, normal(100, 4, seed=4))],
-    )
-    plain = replace(plain, test=[moments_of(normal(100, 6, seed=3) + 0.5, normal(100, 4, seed=4))])
-    one, other = (descend(each, "whitened", 0.5, 5).r2[-1] for each in (plain, mixed))
-    assert one == pytest.approx(other, abs=1e-6)
 
 
 # The pieces

@@ -93,16 +93,6 @@ def test_a_short_text_has_fewer_train_rows_and_can_be_laid_out(corpus):
 # --- One number, by hand
 
 
-def test_the_scalar_denominator_counts_differences_between_features():
-    # two features, always 0 and about 10: about their own means they vary by 2, about the scalar mean of 5 by 102
-    x = torch.tensor([[0.0], [1.0], [0.0], [1.0]])
-    y = torch.tensor([[0.0, 9.0], [0.0, 11.0], [0.0, 11.0], [0.0, 9.0]])
-    moments = Moments(1, 2).update(x, y)
-    mean = ceilings.AffineMap.constant(moments)
-    assert measure.r2(mean, moments, "feature") == pytest.approx(0)
-    assert measure.r2(mean, moments, "scalar") == pytest.approx(1 - 4 / 204)
-
-
 def test_the_scalar_denominator_is_that_of_all_outputs():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 4, generator=generator, dtype=torch.float64)
