@@ -62,12 +62,6 @@ def test_hermite_by_hand():
     assert len(hermite(z, 0)) == 1
 
 
-def test_hermite_is_orthonormal_under_a_gaussian():
-    nodes, weights = np.polynomial.hermite_e.hermegauss(30)
-    terms = torch.stack(hermite(torch.from_numpy(nodes), 8)).numpy()
-    np.testing.assert_allclose(terms * weights / weights.sum() @ terms.T, np.eye(9), atol=1e-10)
-
-
 def test_spread_of_preactivations_is_that_of_the_rows():
     block, x = block_of(torch.relu), normal(200, 5, seed=9) @ normal(5, 5, seed=8) + 2
     mean, deviation = block.spread(Moments(5).update(x))
@@ -88,19 +82,6 @@ def test_prediction_by_hand():
 
 
 # --- planted
-
-
-def test_null_directions_change_nothing():
-    """Inputs that lie in a plane: the prediction is that of the block which reads the plane's own coordinates."""
-    plane, block = normal(2, 5, seed=3), block_of(silu, gated=True)
-    inside = replace(
-        block,
-        gate=AffineMap(plane @ block.gate.weight, block.gate.bias),
-        up=AffineMap(plane @ block.up.weight, block.up.bias),
-    )
-    rows = normal(200, 2)
-    of_plane, of_rows = Moments(2).update(rows), Moments(5).update(rows @ plane)
-    np.testing.assert_allclose(predict_spectrum(block, of_rows), predict_spectrum(inside, of_plane), atol=1e-9)
 
 
 def test_what_lies_beyond_the_degrees_added_up_counts():

@@ -320,8 +320,3 @@ def test_products_leave_null_directions_out(skewed):
     assert found.r2[1] == pytest.approx(full, abs=1e-6)
     train, _ = sides_of(skewed)
     assert Products.of(sum(skewed.train), 2)(train[0]).shape == (len(train[0]), 4 + 3)
-
-
-def test_full_degree_two_refuses_rows_that_do_not_ascend(skewed):
-    with pytest.raises(InputError, match=r"rows \[900, 800\]"):
-        quadratic(skewed, [900, 800])

@@ -4,8 +4,6 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from helpers.captures import moments_of
 from helpers.reference import normal
@@ -95,16 +93,6 @@ def test_theory_and_run_agree(seed, rate):
     torch.testing.assert_close(path.map.bias, foretold.after(200).bias, rtol=0, atol=1e-8)
 
 
-@given(seed=st.integers(0, 2**31), share=st.floats(0.05, 1.95), steps=st.integers(0, 2_000))
-@settings(deadline=None, max_examples=15)
-def test_what_is_unlearned_is_what_train_r2_lacks(seed, share, steps):
-    moments = hard(n=400, condition=50, turned=True, seed=seed).moments
-    foretold = descent(moments, share / float(second_moments(moments)[0][-1]))
-    lacking = r2(fit(moments)[0], moments) - r2(foretold.after(steps), moments)
-    assert foretold.unlearned(steps) == pytest.approx(lacking, abs=1e-9)
-    assert foretold.shares.sum().item() == pytest.approx(r2(fit(moments)[0], moments), abs=1e-9)
-
-
 def test_learned_is_the_rest_of_left_and_works_for_any_map():
     foretold = descent(easy().moments)
     for steps in (0, 3, 30):
@@ -112,14 +100,6 @@ def test_learned_is_the_rest_of_left_and_works_for_any_map():
     torch.testing.assert_close(
         foretold.learned(fit(easy().moments)[0]), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-9
     )
-
-
-@given(gap=st.floats(1e-6, 0.5), seed=st.integers(0, 2**31))
-@settings(deadline=None, max_examples=12)
-def test_steps_to_is_the_first_step_that_is_near_enough(gap, seed):
-    foretold = descent(hard(n=400, condition=100, turned=True, seed=seed).moments)
-    steps = foretold.steps_to(gap)
-    assert foretold.unlearned(steps) <= gap < foretold.unlearned(steps - 1)
 
 
 def test_descent_refuses():
