@@ -238,15 +238,6 @@ def test_one_fold_on_a_side_gives_no_interval():
     assert ceiling(sum(folds), folds).r2_high is None
 
 
-def test_folds_are_left_as_they_were():
-    folds = folds_of(*rows_and_folds())
-    before = [part.copy() for part in folds]
-    ceiling(folds, folds)
-    for part, kept in zip(folds, before, strict=True):
-        assert part.n == kept.n
-        assert all(torch.equal(part.tensors()[name], kept.tensors()[name]) for name in part.tensors())
-
-
 def test_too_few_rows_are_refused():
     x, y = normal(8, 6), normal(8, 2, seed=1)
     with pytest.raises(InputError, match=r"7 train rows for 6 inputs.*use at least 8 rows"):

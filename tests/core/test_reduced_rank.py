@@ -59,16 +59,6 @@ def test_every_rank_equals_the_svd_of_the_fitted_rows(d_out):
         assert float(curve.r2[rank]) == pytest.approx(scored, abs=1e-11)
 
 
-def test_full_rank_is_the_ceiling(model, rows):
-    for kept in capture(model, rows).values():
-        curve, best = reduced_rank(kept.train, kept.test), ceiling(kept.train, kept.test)
-        assert float(curve.r2[-1]) == pytest.approx(best.r2, abs=1e-10)
-        assert float(curve.r2_low[-1]) == pytest.approx(best.r2_low, abs=1e-9)
-        assert float(curve.r2_high[-1]) == pytest.approx(best.r2_high, abs=1e-9)
-        full = curve.at(len(curve.r2) - 1)
-        torch.testing.assert_close(full.down @ full.up, best.map.weight, rtol=0, atol=1e-10)
-
-
 def test_rank_zero_is_the_train_mean():
     train, test = two_sides(bent)
     train, test = moments_of(*train), moments_of(*test)

@@ -184,39 +184,39 @@ def probed(gains, left, **more):
     return results_of("03_bilinear", ["a"], blocks=blocks, **others)
 
 
+GAINS, LEFT = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
+
+
 def test_gains_are_notebook_03s():
-    gains, left = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
     wider = simultaneous(6)
-    near(read("median_gain", probed(gains, left))["a"], 0.1, 0.09, 0.12)
-    near(read("largest_gain", probed(gains, left))["a"], 0.3, 0.3 - 0.01 * wider, 0.3 + 0.02 * wider, "block 5")
-    found = read("gain_correlation", probed(gains, left))["a"]
-    assert found.estimate.value == pytest.approx(np.corrcoef(gains, left)[0, 1])
-    assert found.inner.value == pytest.approx(np.corrcoef(gains[1:-1], left[1:-1])[0, 1])
-    assert found.inner == fisher(found.inner.value, len(gains) - 2)
+    near(read("median_gain", probed(GAINS, LEFT))["a"], 0.1, 0.09, 0.12)
+    near(read("largest_gain", probed(GAINS, LEFT))["a"], 0.3, 0.3 - 0.01 * wider, 0.3 + 0.02 * wider, "block 5")
+    found = read("gain_correlation", probed(GAINS, LEFT))["a"]
+    assert found.estimate.value == pytest.approx(np.corrcoef(GAINS, LEFT)[0, 1])
+    assert found.inner.value == pytest.approx(np.corrcoef(GAINS[1:-1], LEFT[1:-1])[0, 1])
+    assert found.inner == fisher(found.inner.value, len(GAINS) - 2)
     assert found.one_out[0] <= found.estimate.value <= found.one_out[1]
 
 
 @pytest.mark.parametrize("statistic", ["median_gain", "largest_gain", "gain_correlation"])
 @pytest.mark.parametrize(("planted", "misses"), [([0.0, 0.4, 0.9], True), ([0.0, 0.5, 0.6], False)])
 def test_a_search_that_misses_what_is_planted_has_no_power(statistic, planted, misses):
-    gains, left = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
-    results = probed(gains, left, power={"block": [0, 3, 5], "planted": planted})
+    results = probed(GAINS, LEFT, power={"block": [0, 3, 5], "planted": planted})
     assert bool(read(statistic, results)["a"].no_power) == misses
-    assert not read(statistic, probed(gains, left))["a"].no_power, "where it was not asked"
+    assert not read(statistic, probed(GAINS, LEFT))["a"].no_power, "where it was not asked"
 
 
 def test_the_papers_recipe_has_no_interval():
-    gains, left = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
     by_recipe = [0.1, 0.0, 0.0, 0.3, 0.0, 0.2]
-    results = probed(gains, left, recipe={"block": range(6), "gain": by_recipe})
+    results = probed(GAINS, LEFT, recipe={"block": range(6), "gain": by_recipe})
     near(read("recipe_median_gain", results)["a"], 0.05, 0.05, 0.05)
     order, of_some = [6, 5, 0, 3, 2, 1], [0.4, 0.2, 0.1, 0.3, 0.0, 0.25]  # of some blocks, in any order
-    longer = [*left, 0.05, 0.9]
+    longer = [*LEFT, 0.05, 0.9]
     some = probed([0.1] * 8, longer, recipe={"block": order, "gain": of_some})
     expected = np.corrcoef([longer[block] for block in order], of_some)[0, 1]
     assert read("recipe_correlation", some)["a"].estimate.value == pytest.approx(expected)
     found = read("recipe_correlation", results)["a"].estimate
-    assert found.value == pytest.approx(np.corrcoef(by_recipe, left)[0, 1])
+    assert found.value == pytest.approx(np.corrcoef(by_recipe, LEFT)[0, 1])
 
 
 def test_products_beside_depth_by_hand():

@@ -202,18 +202,6 @@ def test_muon_steps_the_matrix_by_a_nearly_orthogonal_one_and_leaves_it_undecaye
     assert parts[0].defaults["weight_decay"] == 0
 
 
-def test_a_start_is_at_the_mean_and_the_rate_falls_to_nothing():
-    problem = easy(n=400)
-    path = train(problem, "SGD", "raw", 1e-12, steps=1)
-    mean = r2(AffineMap.constant(problem.moments), problem.held_out)
-    assert path.r2[0] == pytest.approx(mean, abs=1e-6)
-    constant, falling = (train(problem, "SGD", "raw", 1.0, steps=2, batch=None, decay=decay) for decay in (False, True))
-    by_hand = [descent(problem.moments).after(1), descent(problem.moments).after(2)]
-    half = by_hand[0].weight + 0.5 * (by_hand[1].weight - by_hand[0].weight)  # full rate, then half of it
-    torch.testing.assert_close(falling.map.weight, half, rtol=0, atol=1e-5)
-    torch.testing.assert_close(constant.map.weight, by_hand[1].weight, rtol=0, atol=1e-5)
-
-
 def test_scores_are_at_the_steps_asked_for_and_on_held_out_rows():
     problem = easy(n=400)
     path = train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99])
