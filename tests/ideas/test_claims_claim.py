@@ -9,7 +9,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.ideas.claims import claim as stated
-from howlinear.ideas.claims.claim import DIRECTIONS, Claim, Verdict, fingerprint, load_claims, parse, verdict
+from howlinear.ideas.claims.claim import DIRECTIONS, Claim, Verdict, fingerprint, load_claims, margin, parse, verdict
 from howlinear.ideas.claims.numbers import STATISTICS
 
 TEXT = """
@@ -56,6 +56,10 @@ def test_a_verdict_by_hand(low, high, direction, expected):
 def test_an_end_on_the_threshold_does_not_clear_it(low, high, direction):
     inside = direction == "within" and low > 0.25
     assert verdict(low, high, 0.25, direction) is MIXED or inside
+
+
+def test_no_interval_clears_a_band_by_more_than_its_half():
+    assert margin(-0.1, 0.2, 0.25, "within") == pytest.approx((0.05, 0.25))  # it holds 0
 
 
 @pytest.mark.parametrize(
