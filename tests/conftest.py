@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test w
 import gc
 import hashlib
 import random
+import shutil
 import sys
 
 import jaxtyping
@@ -180,6 +181,18 @@ def cache(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path / "cache")
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A headless Chromium that no host answers; without one the test is skipped."""
+    from helpers.browser import Browser, must_have_chromium
+
+    must_have_chromium()
+    folder = tmp_path_factory.mktemp("chromium")
+    with Browser(folder) as browser:
+        yield browser
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

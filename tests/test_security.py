@@ -169,7 +169,7 @@ def test_names_do_not_lead_out_of_the_project(name, tmp_path, monkeypatch):
         ("!!python/object/apply:os.system ['touch ran']", "cannot read profile"),
         ("extends: odd", "extends itself: odd → odd"),
         ("extends: ../x", "no run profile"),
-        ("extends: nope", "no profile 'nope'"),
+        ("extends: nope", "no profile 'nope' .*: odd, whole; or"),
         ("models: gpt2", "models is 'gpt2'; give a list"),
         ("models: []", r"models is \[\]; give names"),
         ("models: [..]", r"models is \['..'\]; give names"),

@@ -71,13 +71,6 @@ def test_without_a_tokenizer_ids_stand_for_texts(measured):
     assert f"⟨{errors['token'].iloc[0]}⟩" in page
 
 
-def test_a_page_is_no_larger_than_can_be_read(measured):
-    profile, errors = measured
-    many = errors[errors["block"] == 0].sample(MOST + 1, replace=True, random_state=0)
-    with pytest.raises(InputError, match="at most 8,192"):
-        render_tokens([(many, Measurement("tiny", profile))])
-
-
 def test_of_a_layer_and_of_attention_it_says_so(gpt2, measured):
     _, errors = measured
     for kind, words in (("attention", "Attention of tiny"), ("layer", "The whole layer of tiny")):
@@ -85,7 +78,7 @@ def test_of_a_layer_and_of_attention_it_says_so(gpt2, measured):
         assert words in render_tokens([(errors, Measurement("tiny", profile))])
 
 
-def test_several_texts_stand_on_one_page_and_only_with_the_same_blocks(measured):
+def test_several_texts_stand_on_one_page_and_only_with_the_same_blocks_and_few_tokens(measured):
     profile, errors = measured
     other = errors[errors["sequence"] == errors["sequence"].iloc[0]].assign(
         residual=lambda table: 2 * table["residual"]

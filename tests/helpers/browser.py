@@ -83,6 +83,12 @@ class Browser:
         self.until(f"{loaded} && {drawn}")
         self.value("window.MathJax?.startup?.promise.then(() => true) ?? true")
 
+    def show(self, html, width=1280, height=900):
+        """Open a page of this HTML."""
+        page = self.folder / "page.html"
+        page.write_text(html, encoding="utf-8")
+        self.open(page.as_uri(), width, height)
+
     def until(self, expression, seconds=60):
         """Wait until an expression is true."""
         end = time.monotonic() + seconds

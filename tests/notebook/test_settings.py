@@ -155,12 +155,9 @@ def test_a_notebook_starts_on_a_text_of_ones_own(texts, own_profiles):
     run = start("02_ceilings", "lesson", corpus=str(texts / "a" / "my notes.txt"))
     assert run.corpora == ["my-notes"]
     assert not run.recorded
-    with pytest.raises(SourceError, match="no text"):
-        start("02_ceilings", "lesson", corpus=str(texts / "absent.txt"))
 
 
-def test_a_model_beside_the_others_is_for_the_notebooks_that_name_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "OWN_PROFILES", tmp_path / "own")
+def test_a_model_beside_the_others_is_for_the_notebooks_that_name_it(tmp_path, own_profiles):
     (tmp_path / "sunk").mkdir()
     path = write(tmp_path / "beside.yaml", extends="lesson", beside={"sunk": ["12_sinks"]})
     profile = settings.read(path)

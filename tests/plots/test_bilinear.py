@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import bars, every, legend, texts, with_ends
+from helpers.drawn import bars, every, legend, texts, with_ends, xy
 from howlinear.plots import bilinear, style
 
 ENDS = ["gain_low", "gain_high"]
@@ -25,11 +25,6 @@ def of(lines, colour):
     return [line for line in lines if line.get_color() == colour]
 
 
-def points(line):
-    """A line's points as numbers; `errorbar` keeps objects."""
-    return line.get_xydata().astype(float)
-
-
 def test_gains_are_drawn_against_what_is_left_with_their_intervals():
     table = gains()
     figure = bilinear.gain(table, rank=7)
@@ -37,14 +32,14 @@ def test_gains_are_drawn_against_what_is_left_with_their_intervals():
     assert set(legend(figure)) == {*LOOKS, "all of it"}
     for container, (model, colour) in zip(cloud.containers, LOOKS.items(), strict=True):
         group = table[table.model == model]
-        np.testing.assert_allclose(points(container[0]), np.stack([1 - group.r2, group.gain], 1))
+        np.testing.assert_allclose(xy(container), np.stack([1 - group.r2, group.gain], 1))
         np.testing.assert_allclose(bars(container), group[ENDS])
         assert container[0].get_color() == colour
         assert container[0].get_linestyle() == "None"
     for container, model in zip(depth.containers, LOOKS, strict=True):
         group = table[table.model == model]
-        np.testing.assert_allclose(points(container[0])[:, 1], group.recovered)
-        np.testing.assert_allclose(points(container[0])[:, 0], group.block, atol=0.1)
+        np.testing.assert_allclose(xy(container)[:, 1], group.recovered)
+        np.testing.assert_allclose(xy(container)[:, 0], group.block, atol=0.1)
         ends = group[ENDS].to_numpy() / (1 - group.r2.to_numpy()[:, None])
         np.testing.assert_allclose(bars(container), ends)
 
@@ -84,7 +79,7 @@ def test_the_papers_gains_are_drawn_too():
     wanted = ([[0.8, 0.1], [0.5, 0.1], [0.4, 0.1]], [[0, 0.125], [1, 0.2], [2, 0.25]])
     for axis, points_of_the_paper in zip((cloud, depth), wanted, strict=True):
         (line,) = [line for line in axis.lines if line.get_label() == "gpt2, the paper"]
-        np.testing.assert_allclose(points(line), points_of_the_paper)
+        np.testing.assert_allclose(xy(line), points_of_the_paper)
     assert {"gpt2, the paper", "llama-160m, the paper"} < set(legend(figure))
     assert cloud.get_xlim()[1] > 0.8  # its points are in sight
 
@@ -93,7 +88,7 @@ def test_one_model_of_two_blocks_is_drawn_too():
     table = gains(blocks=2)
     figure = bilinear.gain(table[table.model == "a-gpt2"])
     assert len(legend(figure)) == 2
-    np.testing.assert_allclose(points(figure.axes[1].containers[0][0])[:, 0], [0, 1])  # not shifted
+    np.testing.assert_allclose(xy(figure.axes[1].containers[0])[:, 0], [0, 1])  # not shifted
 
 
 def sweep():
@@ -214,8 +209,8 @@ def test_the_papers_swaps_lie_behind_ours():
     figure = bilinear.layers(blocks, controls("gpt2", [0]), layers("gpt2", [1.0, 1.0], [0.8, 0.8]), published("gpt2"))
     _, cost = figure.axes
     filled, hollow = cost.lines[:2]
-    np.testing.assert_allclose(points(filled), [[0, 1], [1, 2], [2, 3]])
-    np.testing.assert_allclose(points(hollow), [[0, 0.5], [1, 1.5], [2, 2.5]])
+    np.testing.assert_allclose(xy(filled), [[0, 1], [1, 2], [2, 3]])
+    np.testing.assert_allclose(xy(hollow), [[0, 0.5], [1, 1.5], [2, 2.5]])
     assert hollow.get_markerfacecolor() == "white"
     assert legend(figure)[-1] == "the paper"
 

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.browser import Browser, must_have_chromium
 from helpers.drawn import legend, titles
 from howlinear.ideas.by_hand import QUANTILES, toy_neuron
 from howlinear.plots import by_hand
@@ -60,13 +59,6 @@ def test_neurons_have_their_points_their_line_and_what_it_leaves():
 # --- the sliders
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    must_have_chromium()
-    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
-
-
 SAID = "document.querySelector('[role=status]').textContent"
 
 
@@ -84,10 +76,8 @@ def move(browser, **places):
 
 
 @pytest.mark.long
-def test_the_sliders_say_what_the_library_computes(browser, tmp_path):
-    page = tmp_path / "page.html"
-    page.write_text(PAGE + by_hand.slider(QUANTILES), encoding="utf-8")
-    browser.open(page.as_uri(), 390, 844)
+def test_the_sliders_say_what_the_library_computes(browser):
+    browser.show(PAGE + by_hand.slider(QUANTILES), 390, 844)
     assert said(browser) == round(toy_neuron(1.7, 1.0).r2, 3)
     for bend, width, centre in [(0, 1, 0), (8, 2, 0), (8, 0.05, 0), (1.7, 1, 2), (6.8, 0.25, 0), (3, 2, -2)]:
         move(browser, bend=bend, width=width, centre=centre)
@@ -102,10 +92,8 @@ def test_the_sliders_say_what_the_library_computes(browser, tmp_path):
 
 
 @pytest.mark.long
-def test_the_sliders_move_by_the_keys(browser, tmp_path):
-    page = tmp_path / "page.html"
-    page.write_text(PAGE + by_hand.slider(QUANTILES), encoding="utf-8")
-    browser.open(page.as_uri())
+def test_the_sliders_move_by_the_keys(browser):
+    browser.show(PAGE + by_hand.slider(QUANTILES))
     browser.value("document.querySelector('input[data-part=bend]').focus()")
     before = said(browser)
     for kind in ("keyDown", "keyUp"):
@@ -115,11 +103,9 @@ def test_the_sliders_move_by_the_keys(browser, tmp_path):
 
 
 @pytest.mark.long
-def test_two_of_them_on_a_page_do_not_disturb_each_other(browser, tmp_path):
-    page = tmp_path / "page.html"
+def test_two_of_them_on_a_page_do_not_disturb_each_other(browser):
     one = by_hand.slider(QUANTILES)
     straight = one.replace('value="1.7"', 'value="0"')
-    page.write_text(PAGE + one + straight, encoding="utf-8")
-    browser.open(page.as_uri())
+    browser.show(PAGE + one + straight)
     texts = browser.value("[...document.querySelectorAll('[role=status]')].map((one) => one.textContent)")
     assert [re.search(r"\d\.\d{3}", text).group() for text in texts] == [f"{toy_neuron(1.7, 1.0).r2:.3f}", "1.000"]

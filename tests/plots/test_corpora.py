@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.drawn import every, legend, texts, titles, with_ends
+from helpers.drawn import every, legend, texts, titles, with_ends, xy
 from howlinear.plots import corpora, style
 
 
@@ -17,10 +17,6 @@ def drops(models=("mini-gpt2", "mini-llama"), texts=("docs", "code", "cpp"), cou
     places = table["fitted"].map(texts.index) + table["scored"].map(texts.index)
     table["drop"] = 0.9 - 0.2 * places + 0.01 * table["block"]
     return with_ends(table[table["fitted"] != table["scored"]], 0.1, 0.2, "drop")
-
-
-def numbers(values):
-    return np.asarray(values, float)
 
 
 def test_each_flank_shows_its_rows_its_own_line_and_the_other_one():
@@ -47,15 +43,14 @@ def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interva
     figure = corpora.profiles(table)
     assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama"]
     code = figure.axes[1].containers[1]
-    np.testing.assert_allclose(numbers(code.lines[0].get_ydata()), [0.9, 0.9, 0.97, 0.9])
-    np.testing.assert_allclose(numbers(code.lines[0].get_xdata()), range(4))  # the second of three stays in its place
+    np.testing.assert_allclose(xy(code), [[0, 0.9], [1, 0.9], [2, 0.97], [3, 0.9]])  # the second stays in its place
     assert legend(figure) == ["docs", "code", "cpp"]
 
 
 def test_curves_of_corpora_lie_side_by_side_and_look_different():
     figure = corpora.profiles(curves(texts=tuple("abcde")))
     lines = [container.lines[0] for container in figure.axes[0].containers]
-    places = [numbers(line.get_xdata())[0] for line in lines]
+    places = [xy(line)[0, 0] for line in lines]
     np.testing.assert_allclose(places, corpora.SIDE_BY_SIDE * np.arange(-1, 4))
     assert len({line.get_color() for line in lines}) == len({line.get_marker() for line in lines}) == 5
 
@@ -107,8 +102,8 @@ def test_below_it_lies_what_the_first_map_loses_on_every_other_corpus():
     figure = corpora.transfer(curves(texts=("code", "docs", "cpp")), drops())
     below = figure.axes[2]
     docs, cpp = below.containers
-    np.testing.assert_allclose(numbers(docs.lines[0].get_ydata()), 0.7 + 0.01 * np.arange(4))
-    np.testing.assert_allclose(numbers(cpp.lines[0].get_ydata()), 0.3 + 0.01 * np.arange(4))
+    np.testing.assert_allclose(xy(docs)[:, 1], 0.7 + 0.01 * np.arange(4))
+    np.testing.assert_allclose(xy(cpp)[:, 1], 0.3 + 0.01 * np.arange(4))
     assert legend(figure) == ["scored on docs", "scored on cpp"]
 
 

@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.contour import QuadContourSet
 from matplotlib.text import Annotation
 
-from helpers.drawn import bars, every, legend, lettered, texts, titles
+from helpers.drawn import bars, every, legend, lettered, texts, titles, xy
 from howlinear.plots import optimisers, style
 
 MODELS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
@@ -131,8 +131,8 @@ def test_the_baseline_stands_beside_the_closed_form_block_by_block():
     assert texts(axis.get_xticklabels()) == ["planted", "mini-gpt2\n0", "mini-gpt2\n10"]
     assert set(legend(figure)) == {"closed form", "SGD, untuned", "AdamW, untuned"}
     sgd, adam = axis.containers
-    np.testing.assert_allclose(np.asarray(sgd.lines[0].get_ydata(), float), [0.15, 0.1, -0.2])
-    np.testing.assert_allclose(np.asarray(adam.lines[0].get_ydata(), float), [0.85, 0.8, 0.5])
+    np.testing.assert_allclose(xy(sgd)[:, 1], [0.15, 0.1, -0.2])
+    np.testing.assert_allclose(xy(adam)[:, 1], [0.85, 0.8, 0.5])
     np.testing.assert_allclose(bars(adam), [[0.83, 0.9], [0.78, 0.85], [0.48, 0.55]])
 
 

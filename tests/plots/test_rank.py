@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
 
-from helpers.drawn import every, legend, texts, titles, with_ends
+from helpers.drawn import every, legend, texts, titles, with_ends, xy
 from howlinear.plots import rank, style
 
 
@@ -81,7 +81,7 @@ def test_the_papers_points_are_in_sight(name):
     axis = figure.axes[0]
     (line,) = [line for line in axis.lines if line.get_label() == "gpt2, the paper"]
     height = {"median": 0.05, "reduced": 7}[name]
-    np.testing.assert_allclose(line.get_xydata().astype(float), [[0.1, height], [0.4, height], [0.7, height]])
+    np.testing.assert_allclose(xy(line), [[0.1, height], [0.4, height], [0.7, height]])
     assert axis.get_xlim()[0] < 0.1  # in sight
     assert "gpt2, the paper" in legend(figure)
     assert not any("the paper" in entry for entry in legend(getattr(rank, name)(table)))
@@ -130,10 +130,9 @@ def test_carrieds_rows_lie_side_by_side_with_their_intervals():
     ax = figure.axes[3]
     assert len(ax.containers) == 3
     for i, container in enumerate(ax.containers):
-        np.testing.assert_allclose(
-            np.asarray(container.lines[0].get_xdata(), float), np.arange(4) + rank.SIDE_BY_SIDE * (i - 1)
-        )
-        np.testing.assert_allclose(np.asarray(container.lines[0].get_ydata(), float), 0.01 * (i + 1))
+        across, up = xy(container).T
+        np.testing.assert_allclose(across, np.arange(4) + rank.SIDE_BY_SIDE * (i - 1))
+        np.testing.assert_allclose(up, 0.01 * (i + 1))
     first = [line for line in ax.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
     assert len(first) == 3
     np.testing.assert_allclose(first[0].get_ydata(), -0.01)

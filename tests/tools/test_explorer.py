@@ -4,17 +4,14 @@ import csv
 import dataclasses
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
 
-from helpers.browser import Browser, must_have_chromium
 from helpers.captures import capture_of
 from helpers.reference import held_out_r2, least_squares, pooled_r2
-from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.instrument.capture import Sample
 from howlinear.instrument.massive import HeavyRows
@@ -140,12 +137,6 @@ def test_points_on_record_are_on_the_page(profile):
     assert sorted(drawn) == sorted(expected)
 
 
-def test_without_a_record_of_public_models_it_says_what_to_run(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / profile)
-    with pytest.raises(SourceError, match="run notebook 02_ceilings first"):
-        explorer.recorded("public")
-
-
 class Cells(HTMLParser):
     """The numbers of the page's table, by row and cut."""
 
@@ -183,26 +174,17 @@ def test_the_page_asks_for_nothing_and_cannot_be_broken_out_of(found):
     assert not re.findall(r"<(?:script|link|iframe)[^>]*(?:src|href)=", page)
 
 
-def test_nothing_is_refused():
-    with pytest.raises(InputError, match="nothing to explore"):
-        explorer.page({"values": [], "clouds": {}}, FRAME)
-
-
 # --- in a browser
 
 
-@pytest.fixture(scope="module")
-def page(found, tmp_path_factory):
-    must_have_chromium()
-    folder = tmp_path_factory.mktemp("explorer")
+@pytest.fixture
+def page(found, browser):
+    """The browser with the page, just opened."""
     parts = {name: (FRAME.parent / "_static" / name).read_text() for name in ("book.css", "explorer.js")}
     head = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     body = f"<style>{parts['book.css']}</style>{explorer.page(found, FRAME)}<script>{parts['explorer.js']}</script>"
-    (folder / "page.html").write_text(head + body, encoding="utf-8")
-    with Browser(folder / "profile") as browser:
-        browser.address = (folder / "page.html").as_uri()
-        yield browser
-    shutil.rmtree(folder / "profile", ignore_errors=True)
+    browser.show(head + body)
+    return browser
 
 
 def choose(page, **choices):
@@ -221,7 +203,6 @@ def said(page):
 @pytest.mark.long
 def test_a_choice_changes_profile_cloud_table_and_words(page, found):
     by_key = {tuple(row[key] for key in explorer.KEYS): row["r2"] for row in found["values"]}
-    page.open(page.address)
     assert page.complaints() == []
     choose(page, model="made-up", cut="10", block="2")
     before, after = (by_key["made-up", "docs", 2, "ours", cut] for cut in ("all", "10"))
@@ -244,7 +225,6 @@ def test_a_choice_changes_profile_cloud_table_and_words(page, found):
 
 @pytest.mark.long
 def test_what_was_not_measured_cannot_be_chosen(page):
-    page.open(page.address)
     choose(page, model="smollm2-135m", protocol="tail")
     option = "document.querySelector('#explorer select[name=cut] option[value=\"10\"]').disabled"
     assert page.value(option) is True
@@ -255,7 +235,6 @@ def test_what_was_not_measured_cannot_be_chosen(page):
 
 @pytest.mark.long
 def test_a_click_chooses_a_block(page):
-    page.open(page.address)
     choose(page, model="made-up")
     where = page.value(
         "(b => [b.x + b.width / 2, b.y + b.height / 2])"
@@ -268,7 +247,6 @@ def test_a_click_chooses_a_block(page):
 
 @pytest.mark.long
 def test_the_controls_can_be_reached_by_keyboard(page):
-    page.open(page.address)
     reached = []
     for _ in range(6):
         page.ask("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)

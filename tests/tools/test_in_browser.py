@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError
 from howlinear.files import paths, tables
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
@@ -189,21 +190,13 @@ def run(tmp_path, monkeypatch):
     return notebooks.Run("in_browser", "tiny", {"one": "nowhere"}, ["docs"], 1024, 32, 0, 16)
 
 
-def test_without_notebook_02_there_is_no_record(run):
-    with pytest.raises(SourceError, match="run notebook 02_ceilings first"):
-        in_browser.collect(run)
-
-
 def test_main_writes_what_the_page_is_made_of(run, blocks, monkeypatch):
     rows = recorded(blocks)
     found = pd.DataFrame(rows.values()).assign(model="one")
     tables.write(paths.results("tiny") / "02_ceilings", {"blocks": found}, {})
 
-    class Captured:
-        def __init__(self):
-            self.blocks = {row["block"]: blocks[name] for name, row in rows.items()}
-
-    monkeypatch.setattr(notebooks.Run, "capture", lambda *_: Captured())
+    captured = SimpleNamespace(blocks={row["block"]: blocks[name] for name, row in rows.items()})
+    monkeypatch.setattr(notebooks.Run, "capture", lambda *_: captured)
     monkeypatch.setattr(notebooks, "start", lambda *_: run)
     in_browser.main("tiny")
     written = json.loads((paths.build("tiny") / "in_browser.json").read_text(encoding="utf-8"))

@@ -2,11 +2,7 @@
 
 import re
 
-import pytest
-
-from howlinear.errors import SourceError
-from howlinear.files import paths
-from tools.book import build, measured
+from tools.book import measured
 
 
 def lines(page):
@@ -94,9 +90,3 @@ def test_how_often_intervals_hold_the_truth():
         "| ΔPPL | these rows | 0.95 ± 0.01 | **0.91 ± 0.01** | 300 |",
         "| R² | limit | 0.96 ± 0.01 | – | 300 |",
     ]
-
-
-def test_what_was_not_measured_is_named_with_its_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / profile)
-    with pytest.raises(SourceError, match=r"bench\.json: run make bench"):
-        build.tabulate_benchmarks()

@@ -37,13 +37,9 @@ def library(tmp_path):
     return tmp_path
 
 
-def test_imports_are_followed_through_packages_functions_and_circles(library):
+def test_imports_are_followed_through_packages_functions_and_circles_and_nothing_else_is(library):
     names = [path.relative_to(library).as_posix() for path in reached(library / "top.py", library)]
     assert names == ["other.py", "pack/__init__.py", "pack/deep.py", "pack/low.py"]
-
-
-def test_a_module_that_nobody_imports_is_not_reached(library):
-    assert library / "pack" / "alone.py" not in reached(library / "top.py", library)
 
 
 def say_what_is_loaded(statements):
@@ -133,13 +129,18 @@ def again(project, environment=None):
     return set(re.findall(r": notebook (\w+)", plan)), set(re.findall(r": captures on (\w+)", plan))
 
 
+def renew(file):
+    """Let a file be newer than all that was made."""
+    later = time.time() + 60
+    os.utime(file, (later, later))
+
+
 def test_a_changed_module_makes_every_notebook_that_reaches_it_run_again(finished):
     """Asked of Snakemake itself, of a module that few notebooks import, and some only through another."""
     module = finished / "lib/howlinear/ideas/degrees/nested.py"
     notebooks = sorted((finished / "notebooks").glob("[0-9]*.py"))
     reaching = {notebook.stem for notebook in notebooks if module in reached(notebook, finished / "lib")}
-    later = time.time() + 60
-    os.utime(module, (later, later))
+    renew(module)
     notebooks, _ = again(finished)
     assert reaching
     assert reaching <= notebooks
@@ -150,8 +151,7 @@ def test_new_weights_make_a_notebook_that_takes_no_capture_run_again(finished):
     weights = finished / "models/mini-gpt2/model.safetensors"
     weights.unlink()  # a link to the project's own
     weights.write_bytes(b"new")
-    later = time.time() + 60
-    os.utime(weights, (later, later))
+    renew(weights)
     assert "11_protocol" in again(finished)[0]
 
 
@@ -180,26 +180,14 @@ def reading(finished):
     return finished
 
 
-def renew(file):
-    """Let a file be newer than all that was made."""
-    later = time.time() + 60
-    os.utime(file, (later, later))
-
-
-def test_a_changed_text_makes_its_captures_run_again_and_no_others(reading):
+@pytest.mark.parametrize(("text", "is_main"), [("wikitext", True), ("moby_dick", False)])
+def test_a_changed_text_makes_its_captures_run_again_and_no_others(reading, text, is_main):
     assert again(reading) == (set(), set())
-    renew(reading / "texts/moby_dick.txt")
+    renew(reading / f"texts/{text}.txt")
     notebooks, corpora = again(reading)
-    assert corpora == {"moby_dick"}
+    assert corpora == {text}
     assert "05_corpora" in notebooks
-    assert "11_protocol" not in notebooks  # which reads the main text
-
-
-def test_a_changed_main_text_makes_a_notebook_that_takes_no_capture_run_again(reading):
-    renew(reading / "texts/wikitext.txt")
-    notebooks, corpora = again(reading)
-    assert corpora == {"wikitext"}
-    assert "11_protocol" in notebooks
+    assert ("11_protocol" in notebooks) == is_main  # which takes no capture and reads the main text
 
 
 def test_the_folder_of_texts_may_be_named_in_the_environment(reading):

@@ -21,13 +21,11 @@ def minutes(*cells):
 
 def test_minutes_are_of_words_lines_and_figures_before_the_exercises():
     words = "# %% [markdown]\n# " + "word " * 1300  # 10 minutes
-    imports = "# %%\nfrom a import (\n    b,\n    c,\n)\nimport d"
     code = "# %%\n" + "x = 1\n" * 140  # 10 minutes
     figures = "# %%\nrun.figure(x)\n" * 2
     exercises = "# %% [markdown]\n# ## Exercises\n# " + "word " * 1300
     assert minutes(words) == 10
     assert minutes(words, code) == 20
-    assert minutes(words, imports, code) == 20
     assert minutes(words, code, figures) == 25  # and two lines: 23.1
     assert minutes(words, code, exercises, code) == 20
 

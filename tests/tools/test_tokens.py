@@ -1,7 +1,6 @@
 """The book's page of tokens: its numbers are those of `hl.token_errors`; a reader chooses the text and the block."""
 
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 import howlinear as hl
 from conftest import tiny
-from helpers.browser import Browser, must_have_chromium
 from howlinear.files import paths
 from howlinear.notebook import run as notebooks
 from tests.app.test_page import Reader
@@ -74,27 +72,23 @@ def test_main_writes_the_page(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_reader_chooses_text_and_block(page, tmp_path):
-    must_have_chromium()
-    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+def test_a_reader_chooses_text_and_block(page, browser):
+    browser.show(page)
     data = content(page)
-    with Browser(tmp_path / "profile") as browser:
-        browser.open((tmp_path / "page.html").as_uri())
-        for text, block in ((0, 0), (2, 1)):
-            for name, value, event in (("choice", text, "change"), ("slider", block, "input")):
-                set_and_say = f"control.value = '{value}'; control.dispatchEvent(new Event('{event}'))"
-                browser.value(f"(control => {{ {set_and_say} }})(document.getElementById('{name}'))")
-            visible = "[...document.querySelectorAll('section, .tokens span')].filter(e => e.checkVisibility())"
-            heading = browser.value(f"{visible}[0].querySelector('h2').textContent")
-            assert heading == f"Block {data['blocks'][block]} on {TEXTS[text]}"
-            colours = browser.value(f"{visible}.slice(1).map(e => Number(e.className[1]))")
-            assert len(colours) == len(data["texts"][text]["token"])
-            # a darker step wherever the residual is larger, and never a lighter one
-            ordered = sorted(zip(data["texts"][text]["residual"][block], colours, strict=True))
-            assert [colour for _, colour in ordered] == sorted(colours)
-            assert len(set(colours)) > 1
-            browser.value(f"{visible}[3].dispatchEvent(new MouseEvent('mouseover', {{ bubbles: true }}))")
-            said = browser.value("document.getElementById('numbers').textContent")
-            assert f"residual {data['texts'][text]['residual'][block][2]:g} × mean" in said
-        assert browser.complaints() == []
-    shutil.rmtree(tmp_path / "profile", ignore_errors=True)
+    for text, block in ((0, 0), (2, 1)):
+        for name, value, event in (("choice", text, "change"), ("slider", block, "input")):
+            set_and_say = f"control.value = '{value}'; control.dispatchEvent(new Event('{event}'))"
+            browser.value(f"(control => {{ {set_and_say} }})(document.getElementById('{name}'))")
+        visible = "[...document.querySelectorAll('section, .tokens span')].filter(e => e.checkVisibility())"
+        heading = browser.value(f"{visible}[0].querySelector('h2').textContent")
+        assert heading == f"Block {data['blocks'][block]} on {TEXTS[text]}"
+        colours = browser.value(f"{visible}.slice(1).map(e => Number(e.className[1]))")
+        assert len(colours) == len(data["texts"][text]["token"])
+        # a darker step wherever the residual is larger, and never a lighter one
+        ordered = sorted(zip(data["texts"][text]["residual"][block], colours, strict=True))
+        assert [colour for _, colour in ordered] == sorted(colours)
+        assert len(set(colours)) > 1
+        browser.value(f"{visible}[3].dispatchEvent(new MouseEvent('mouseover', {{ bubbles: true }}))")
+        said = browser.value("document.getElementById('numbers').textContent")
+        assert f"residual {data['texts'][text]['residual'][block][2]:g} × mean" in said
+    assert browser.complaints() == []

@@ -23,7 +23,6 @@ from markupsafe import Markup
 
 from howlinear.core.ceilings import fit, r2, r2_about_scalar
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.files import numbers, paths, tables
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
@@ -134,8 +133,6 @@ def page(found: Mapping[str, Any], frame: Path) -> str:
     """The page's HTML fragment, from the Jinja template `frame`: controls, table and points of what `collect` found."""
     values = pd.DataFrame(found["values"], columns=KEYS + VALUES).astype(object)
     values = values.where(values.notna(), None)
-    if values.empty:
-        raise InputError("nothing to explore: no model was measured")
     keys = [key for key in KEYS if key != "cut"]
     lines = [
         (dict(zip(keys, line, strict=True)), {row["cut"]: row for row in of_line.to_dict("records")})
