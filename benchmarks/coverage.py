@@ -144,12 +144,12 @@ def of_two_texts(case: str, generator: np.random.Generator, more: int = 1) -> Fo
     }
 
 
-def losses_of(case: str, generator: np.random.Generator, more: int = 1) -> tuple[list[torch.Tensor], torch.Tensor]:
+def losses_of(case: str, generator: np.random.Generator) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Losses before, after a swap and after an ablation, for 8 folds of 5 sequences; and the fold of each sequence.
 
     A document fills up to four sequences, and the cost of a swap is correlated within it.
     """
-    count = more * DOCUMENTS["test"]
+    count = DOCUMENTS["test"]
     base, rises = [], []
     for _ in range(FOLDS):
         document = np.arange(count) // 4  # four sequences of one, then one of another, …
@@ -166,9 +166,9 @@ def losses_of(case: str, generator: np.random.Generator, more: int = 1) -> tuple
     return [before, before + swapped, before + ablated], torch.arange(FOLDS).repeat_interleave(count)
 
 
-def of_losses(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_losses(case: str, generator: np.random.Generator) -> Found:
     """The cost of a swap, and the same with an interval that takes sequences as independent."""
-    (before, swapped, ablated), fold = losses_of(case, generator, more)
+    (before, swapped, ablated), fold = losses_of(case, generator)
     found = {
         "ΔPPL": change(before, swapped, fold),
         "ΔPPL, leaving out single sequences": change(before, swapped),
@@ -200,11 +200,11 @@ def of_blocks(case: str, generator: np.random.Generator, more: int = 1) -> Found
     }
 
 
-def of_extremes(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_extremes(case: str, generator: np.random.Generator) -> Found:
     """The highest of twelve blocks that are all alike, read as by a claim about a largest value."""
     blocks = []
     for _ in range(BLOCKS):
-        train, test = (moments_of(side(case, generator, name, more)) for name in ("train", "test"))
+        train, test = (moments_of(side(case, generator, name)) for name in ("train", "test"))
         blocks.append(ceiling(train, test).interval)
     rows = pd.DataFrame([block.columns("r2") for block in blocks]).rename_axis("block").reset_index()
     return {
@@ -213,32 +213,30 @@ def of_extremes(case: str, generator: np.random.Generator, more: int = 1) -> Fou
     }
 
 
-def of_stopping(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_stopping(case: str, generator: np.random.Generator) -> Found:
     """R²_lin at the first of three looks with a narrow enough interval, where each look doubles the rows."""
     looks = 3
     sides = {name: [Moments(WIDTH, WIDTH) for _ in range(FOLDS)] for name in DOCUMENTS}
     for look in range(1, looks + 1):
         for name, folds in sides.items():
             for fold in folds:
-                documents = more * DOCUMENTS[name] * 2 ** max(look - 2, 0)
+                documents = DOCUMENTS[name] * 2 ** max(look - 2, 0)
                 fold.update(*block_rows(case, generator, documents))
-        found = ceiling(*sides.values(), look_confidence(looks))
+        found = ceiling(*sides.values(), confidence=look_confidence(looks))
         if judge({0: found}, 0.04, look, looks).reached:
             break
     return {"R²_lin, stopped when narrow": found.interval}
 
 
-def of_the_probe(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_the_probe(case: str, generator: np.random.Generator) -> Found:
     """The gain of a bilinear branch of rank 2."""
-    return {"probe: gain": probe(captured(case, generator, more), rank=2, seeds=3, steps=30).gain}
+    return {"probe: gain": probe(captured(case, generator), rank=2, seeds=3, steps=30).gain}
 
 
-def of_profiles(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_profiles(case: str, generator: np.random.Generator) -> Found:
     """Two texts' profiles over four blocks, some of which are bent more on one text, some on the other."""
     bends = {"here": (0.2, 0.5, 1.0, 1.5), "there": (0.5, 0.2, 1.5, 1.0)}
-    texts = {
-        text: dict(enumerate(captured(case, generator, more, bend=bend) for bend in bends[text])) for text in bends
-    }
+    texts = {text: dict(enumerate(captured(case, generator, bend=bend) for bend in bends[text])) for text in bends}
     found = profiles.agreement(transfers(texts), "here", "there")
     return {"profiles of two texts: r": found.correlation, "profiles of two texts: difference": found.difference[0]}
 
@@ -248,24 +246,24 @@ def with_squares(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x, x.square()], dim=1)
 
 
-def of_degrees(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_degrees(case: str, generator: np.random.Generator) -> Found:
     """R² of least squares on nested features, and of a kernel on some of the rows."""
-    kept = captured(case, generator, more)
+    kept = captured(case, generator)
     on_features = nested(kept, with_squares, [WIDTH, 2 * WIDTH])
     (by_kernel,) = learning_curve(kept, polynomial(2), rows=[300], ridges=[1e-3, 1e-1])
     return {"nested features: R²": Estimate(*on_features.iloc[-1]), "kernel: R²": by_kernel.r2}
 
 
-def of_training(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_training(case: str, generator: np.random.Generator) -> Found:
     """How far a map trained for a few steps falls short of the exact one."""
-    problem = Problem.of(captured(case, generator, more))
+    problem = Problem.of(captured(case, generator))
     path = train(problem, "Adam", "raw", 0.03, steps=20)
     return {"trained map: shortfall": shortfall(problem, path.map)}
 
 
-def of_runs(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+def of_runs(case: str, generator: np.random.Generator) -> Found:
     """One value per run, as in a vote of runs: fifteen runs, in pairs that share their text in all cases but iid."""
-    runs = 15 * more
+    runs = 15
     values = generator.standard_normal(runs)
     if case != "iid":
         shared = generator.standard_normal(runs // 2 + 1)[np.arange(runs) // 2]
@@ -281,7 +279,8 @@ class Kind:
     """Measurements that are simulated together.
 
     Attributes:
-        measure: returns estimates by name, given a case, a generator and how many times the usual data there is.
+        measure: returns estimates by name, given a case, a generator and, if there is a limit, how many times the
+            usual data.
         share: share of the requested replicates to run, as some measurements take longer.
         limit: whether to compare with the limit too.
     """

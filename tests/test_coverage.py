@@ -12,6 +12,7 @@ import torch
 from benchmarks import coverage as simulation
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
+from howlinear.files import numbers
 
 pytestmark = [
     pytest.mark.long,
@@ -119,3 +120,9 @@ def test_coverage_by_hand():
     found = simulation.coverage(intervals, 0.0)
     assert (found["coverage"], found["all above"], found["all below"]) == (0.5, 0.25, 0.25)
     assert found["half width"] == 0.5
+
+
+@pytest.mark.parametrize("group", simulation.KINDS)
+def test_every_kind_that_is_on_record_can_be_simulated_again(group):
+    recorded = {row["interval"] for row in numbers.load(simulation.OUT)["rows"]}
+    assert set(simulation.KINDS[group].measure("correlated", np.random.default_rng(1))) <= recorded
