@@ -1,7 +1,5 @@
 """The exercises of notebook 01."""
 
-import torch
-
 import howlinear as hl
 from helpers.exercises import TestExercises  # noqa: F401
 
@@ -11,17 +9,6 @@ def moments_of(names, *rows):
     sample = names["sample"]
     parts = [hl.Moments(names["d_in"], names["d_out"]).update(sample.x[part], sample.y[part]) for part in rows]
     return hl.Moments.total(parts)
-
-
-def of_the_neighbour(names):
-    sample = names["captures"][names["first"]].blocks[names["block"] + 1].sample
-    return hl.Moments(names["d_in"], names["d_out"]).update(sample.x, sample.y)
-
-
-def swapped(names):
-    """Moments of outputs and inputs, as of inputs and outputs."""
-    sample = names["sample"]
-    return hl.Moments(names["d_out"], names["d_in"]).update(sample.y, sample.x)
 
 
 def unit(v):
@@ -38,21 +25,17 @@ WRONG = {
         "one matrix": lambda names: lambda d: (1 + 3 * d + d**2) / (2 * d),
         "without n": lambda names: lambda d: (3 * d + 2 * d**2) / (2 * d),
         "rows of x alone": lambda names: lambda d: 2 * names["breakeven"](d),
-        "in bytes": lambda names: lambda d: 8 * (1 + 3 * d + 2 * d**2) / (4 * 2 * d),
     },
     "both": {
         "one half": lambda names: names["upper"],
         "a half twice": lambda names: names["upper"] + names["upper"],
         "a row twice": lambda names: moments_of(names, slice(names["half"] + 1), slice(names["half"], None)),
         "a row missing": lambda names: moments_of(names, slice(names["half"]), slice(names["half"] + 1, None)),
-        "a neighbour's block": of_the_neighbour,
-        "inputs for outputs": swapped,
     },
     "v": {
         "the gain": lambda names: unit(names["gain"]),
         "one over its square": lambda names: unit(names["gain"] ** -2),
         "a neighbour's block": lambda names: unit(1 / neighbours_gain(names)),
-        "one feature": lambda names: torch.eye(len(names["v"])).double()[0],
         "not of length 1": lambda names: 1 / names["gain"],
     },
 }

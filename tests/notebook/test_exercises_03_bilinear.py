@@ -15,12 +15,6 @@ def disguised(names, **parts):
     return replace(names["disguised"], **parts)
 
 
-def smaller_factor(names):
-    """The same function, by a smaller B instead of a smaller readout."""
-    fitted = names["fitted"]
-    return replace(fitted, left=10 * fitted.left, right=fitted.right / 10)
-
-
 def centred(names, side):
     """R² of the branch where the line leaves what it leaves, about the mean."""
     rows, fitted = names["rows"], names["fitted"]
@@ -39,15 +33,12 @@ WRONG = {
     "disguised": {
         "nothing changed": lambda names: names["fitted"],
         "A alone": lambda names: replace(names["fitted"], left=10 * names["fitted"].left),
-        "B instead of the readout": smaller_factor,
         "the slope forgotten": lambda names: disguised(names, slope=names["fitted"].slope),
         "the level forgotten": lambda names: disguised(names, level=names["fitted"].level),
     },
     "by_heart": {
-        "the sides swapped": lambda names: names["by_heart"][::-1],
         "in sample twice": lambda names: (names["seen"], names["seen"]),
         "held out twice": lambda names: (names["unseen"], names["unseen"]),
-        "what is left": lambda names: (1 - names["seen"], 1 - names["unseen"]),
         "about the mean": lambda names: (centred(names, ~names["rows"].test), centred(names, names["rows"].test)),
         "gain in R²": lambda names: (names["seen"], names["poly"][0] - names["line"][0]),
     },

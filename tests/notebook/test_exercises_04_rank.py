@@ -28,11 +28,6 @@ def crowd(names, loud):
     return torch.cat([10 * names["x"][:, :loud], names["bent"][:, loud:]], 1)
 
 
-def rotated(names):
-    rotation = torch.linalg.qr(names["normal"](40, 40, seed=3)).Q
-    return planted(names, crowd(names, 12) @ rotation)
-
-
 def chosen_by(names, rows, scored=lambda test: test):
     """A function as exercise 4 asks for: which rows choose the inputs, and which are scored."""
 
@@ -50,14 +45,12 @@ def every(test):
 
 WRONG = {
     "variance": {
-        "as loud as all others": lambda names: lambda d: d - 1,
         "the smaller root": lambda names: lambda d: (d - 1) - (2 * (d - 1) ** 2 - 2 * (d - 1)) ** 0.5,
         "off by one": lambda names: lambda d: names["variance"](d + 1),
         "the standard deviation": lambda names: lambda d: names["variance"](d) ** 0.5,
         "about": lambda names: lambda d: 2.4 * d,
     },
     "turned_median": {
-        "along features": lambda names: names["along_features"].median(),
         "pooled": lambda names: names["along_directions"].r2(),
         "in sample": lambda names: median_along(names["middle_block"], in_sample=True),
         "directions of the held-out rows": lambda names: median_along(names["middle_block"], directions_of_test=True),
@@ -65,17 +58,14 @@ WRONG = {
     },
     "crowd": {
         "bent throughout": lambda names: planted(names, names["bent"]),
-        "straight throughout": lambda names: planted(names, 10 * names["x"]),
         "one loud feature": lambda names: planted(names, crowd(names, 1)),
         "too few loud features": lambda names: planted(names, crowd(names, 6)),
         "most features straight": lambda names: planted(names, crowd(names, 30)),
-        "rotated": rotated,
     },
     "repaired": {
         "the bug itself": lambda names: chosen_by(names, every),
         "chosen by the held-out rows": lambda names: chosen_by(names, lambda test: test),
         "in sample": lambda names: chosen_by(names, lambda test: ~test, scored=lambda test: ~test),
         "scored on all rows": lambda names: chosen_by(names, lambda test: ~test, scored=every),
-        "the first ten": lambda names: lambda x, y, test: names["held_out_r2"](x[:, :10], y, test),
     },
 }

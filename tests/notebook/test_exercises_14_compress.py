@@ -22,10 +22,6 @@ def softest(names):
     return {block: -loudness for block, loudness in width.loudness(names["calibration"]).items()}
 
 
-def weight_norms(names):
-    return {site.block: width.weight_norms(names["first_model"], site) for site in names["blocks"]}
-
-
 def with_repetitions(names):
     def draw(share):
         generator = torch.Generator().manual_seed(0)
@@ -51,17 +47,14 @@ WRONG = {
     "drawn": {
         "Wanda's": lambda names: best(names, width.loudness(names["calibration"])),
         "the softest": lambda names: best(names, softest(names)),
-        "the largest weights": lambda names: best(names, weight_norms(names)),
         "another share": lambda names: lambda share: names["drawn"](share + 0.1),
         "with repetitions": with_repetitions,
     },
     "misleading": {
         "three that know nothing of each other": lambda names: mixed(names, 0.0, 1.0),
-        "copies": lambda names: names["one"][:, None].repeat(1, 3),
         "a mix larger than its parts": lambda names: mixed(names, 2.0, 0.05),
         "a mix with much noise": lambda names: mixed(names, 0.5, 0.5),
         "silent units": lambda names: 0 * names["misleading"],
         "two units": lambda names: names["misleading"][:, :2],
-        "tokens in columns": lambda names: names["misleading"].T,
     },
 }

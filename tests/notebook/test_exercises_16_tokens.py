@@ -3,25 +3,13 @@
 from helpers.exercises import TestExercises  # noqa: F401
 from howlinear.core.ceilings import r2
 from howlinear.core.moments import Moments
-from howlinear.ideas.tokens.table import all_rows, table_alone, table_and_line
+from howlinear.ideas.tokens.table import all_rows, table_alone
 
 
 def of_pairs(z, fold, keep):
     """The mean of ⟨z_i, z_j⟩ over the pairs that `keep` picks."""
     pairs = [float(z[i] @ z[j]) for i in range(len(z)) for j in range(len(z)) if keep(i, j, fold)]
     return sum(pairs) / max(1, len(pairs))
-
-
-def between(names):
-    """The part that is to go, in the place of the one that stays."""
-
-    def moments(side):
-        rows, inside = all_rows(side), names["within"](side)
-        for part in ("sxx", "sxy", "syy"):
-            setattr(rows, part, getattr(rows, part) - getattr(inside, part))
-        return rows
-
-    return moments
 
 
 def each_fold_by_itself(names):
@@ -62,18 +50,15 @@ WRONG = {
         "no share within": lambda names: 0.9 * 0.8,
         "the mean of both": lambda names: (0.8 - 0.2) / 2,
         "shares the other way round": lambda names: 0.1 * 0.8 - 0.9 * 0.2,
-        "a sign": lambda names: 0.9 * 0.8 + 0.1 * 0.2,
     },
     "square_of_mean": {
         "the own mean": lambda names: lambda z, fold: float(z.mean(0).square().sum()),
         "all pairs but a row with itself": lambda names: lambda z, fold: of_pairs(z, fold, lambda i, j, _: i != j),
         "pairs within a fold": lambda names: lambda z, fold: of_pairs(z, fold, lambda i, j, fold: fold[i] == fold[j]),
-        "a sum and no mean": lambda names: lambda z, fold: names["square_of_mean"](z, fold) * len(z),
         "rows less their mean": lambda names: lambda z, fold: names["square_of_mean"](z - z.mean(0), fold),
     },
     "within": {
         "all rows": lambda names: all_rows,
-        "between": between,
         "each fold by itself": each_fold_by_itself,
         "inputs alone": inputs_alone,
         "each token once": lambda names: each_token_once,
@@ -82,7 +67,6 @@ WRONG = {
         "the bug itself": lambda names: names["friends_r2"],
         "made of held-out rows": lambda names: lambda train, held_out: table_alone(held_out).r2(held_out),
         "the wrong way round": lambda names: lambda train, held_out: table_alone(held_out).r2(train),
-        "a line as well": lambda names: lambda train, held_out: table_and_line(train).r2(held_out),
         "no table": lambda names: lambda train, held_out: r2(table_alone(train).line, all_rows(held_out)),
     },
 }
