@@ -1,12 +1,8 @@
-import math
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn.utils import parameters_to_vector
 
 from conftest import VOCABULARY
@@ -62,18 +58,9 @@ def test_measured_steps_by_hand():
     assert log_spaced(2_000)[:8] == [0, 1, 2, 3, 4, 6, 8, 11]
     assert log_spaced(2_000)[-3:] == [1024, 1448, 2000]
     assert log_spaced(6) == [0, 1, 2, 3, 4, 6]
+    assert log_spaced(5) == [0, 1, 2, 3, 4, 5]
     assert log_spaced(1) == [0, 1]
     assert log_spaced(0) == [0]
-
-
-@given(st.integers(1, 100_000))
-@settings(deadline=None, max_examples=50)
-def test_measured_steps_rise_from_the_first_to_the_last_two_to_a_doubling(steps):
-    found = log_spaced(steps)
-    assert found == sorted(set(found))
-    assert (found[0], found[-1]) == (0, steps)
-    assert all(later / earlier <= 1.5 + 1e-9 for earlier, later in pairwise(found[2:]))
-    assert len(found) <= 2 * math.log2(steps) + 4
 
 
 def test_the_rate_rises_linearly_and_falls_to_a_tenth():
@@ -109,14 +96,6 @@ def test_every_sequence_begins_with_the_first_token_where_there_is_one(stream):
     assert torch.equal(batch[:, 1:], batch_at(stream, 3, RECIPE)[:, :-1])
 
 
-def test_the_trajectory_says_what_is_massive_and_what_ordinary_rows_are(stream, held_out):
-    model = small()
-    last = train(model, stream, held_out, RECIPE)[-1]
-    solved = measure(model, held_out).solved
-    assert last["massive_rows"] == [solved[0].massive_rows]
-    assert last["r2_ordinary"] == pytest.approx([solved[0].ordinary.r2], abs=1e-9)
-
-
 def test_a_stream_shorter_than_a_sequence_is_refused(stream):
     stream["b"] = stream["b"][:10]
     with pytest.raises(InputError, match=r"b.*10 tokens"):
@@ -139,6 +118,8 @@ def test_training_lowers_the_loss_and_measures_on_the_way(name, stream, held_out
     assert trajectory[-1]["r2"] == pytest.approx([last[0].r2], rel=1e-12)
     interval = (trajectory[-1]["r2_low"][0], trajectory[-1]["r2_high"][0])
     assert interval == pytest.approx((last[0].r2_low, last[0].r2_high), rel=1e-12)
+    assert trajectory[-1]["massive_rows"] == [last.solved[0].massive_rows]
+    assert trajectory[-1]["r2_ordinary"] == pytest.approx([last.solved[0].ordinary.r2], abs=1e-9)
 
 
 def test_one_step_is_adamw_by_hand(stream, held_out):

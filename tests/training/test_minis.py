@@ -3,12 +3,10 @@ import re
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from conftest import FAMILIES, tiny
-from howlinear.errors import InputError
-from howlinear.files import paths
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
 from howlinear.models.ffn_sites import sites
@@ -27,12 +25,9 @@ from howlinear.training.minis import (
     ship,
     training_stream,
 )
+from tests.training.conftest import texts
 
 RECIPE = Recipe(steps=2, batch=4, micro_batch=4, seq_len=16, warm_up=2, stream=3_000)
-
-
-def texts(n=400):
-    return [f"def function_{i}(x):\n    return x + {i} * function_{i // 2}(x)\n" * 3 for i in range(n)]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +83,6 @@ def test_the_seed_decides_the_weights():
     assert not torch.equal(one, other)
 
 
-def test_an_unknown_mini_is_refused():
-    with pytest.raises(InputError, match="unknown mini 'gpt2': mini-gpt2, mini-pythia, mini-llama"):
-        new_model("gpt2")
-    with pytest.raises(InputError, match="wide-gpt2, wide-pythia, wide-llama"):
-        new_model("wide-bert")
-
-
 def test_the_tokenizer_gives_back_any_text():
     tokenizer = new_tokenizer(iter(texts()), vocabulary=300)
     assert len(tokenizer) == 300
@@ -141,29 +129,6 @@ def test_a_stream_smaller_than_asked_for_is_all_there_is(tmp_path, monkeypatch):
     monkeypatch.setattr(minis, "model_documents", lambda name: iter(texts(5)))
     tokenizer, stream = training_stream(tmp_path, Recipe())
     assert tokenizer.decode(stream["docs"]) == "".join(text + END_OF_TEXT for text in texts(5))
-
-
-@pytest.fixture
-def workshop(tmp_path, monkeypatch, tokenizer):
-    """A stream, a tokenizer and corpora so small that a mini is shipped in a second."""
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    monkeypatch.setattr(paths, "MODELS", tmp_path / "models")
-    (tmp_path / "build" / "minis").mkdir(parents=True)
-    tokenizer.save_pretrained(tmp_path / "build" / "minis" / "tokenizer")
-    ids = torch.randint(len(tokenizer), (2, 1_000), generator=torch.Generator().manual_seed(0))
-    save_file({"docs": ids[0], "code": ids[1]}, tmp_path / "build" / "minis" / "stream.safetensors")
-
-    rows = Corpus.rows
-    monkeypatch.setattr(Corpus, "rows", lambda self: rows(self, 1_024, 32, folds=2))
-    monkeypatch.setattr(
-        minis,
-        "load_corpus",
-        lambda name, model: Corpus(name, tokenizer, lambda seed: [name + text for text in texts()]),
-    )
-    monkeypatch.setattr(
-        minis, "new_model", lambda name, seed: new_model(name, seed, blocks=2, width=32, vocabulary=len(tokenizer))
-    )
-    return tmp_path
 
 
 @pytest.mark.parametrize("name", FACTORY)

@@ -1,36 +1,16 @@
 import json
 
 import pytest
-import torch
 
 from howlinear.errors import SourceError
 from howlinear.files import numbers, paths
-from howlinear.text.corpus import Corpus
 from howlinear.training import twins
 from howlinear.training.loop import Recipe
-from howlinear.training.minis import new_model
 from howlinear.training.twins import TWINS, Twin, load_twins, main, train_twin
 
 pytestmark = pytest.mark.long
 
 RECIPE = Recipe(steps=2, batch=4, micro_batch=4, seq_len=16, warm_up=2)
-
-
-@pytest.fixture
-def workshop(tmp_path, monkeypatch, tokenizer):
-    """Streams and corpora so small that a twin is trained in a second."""
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    monkeypatch.setattr(paths, "MODELS", tmp_path / "models")
-    ids = torch.randint(len(tokenizer), (2, 1_000), generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(twins, "training_stream", lambda *_: (tokenizer, {"docs": ids[0], "code": ids[1]}))
-    rows = Corpus.rows
-    monkeypatch.setattr(Corpus, "rows", lambda self: rows(self, 1_024, 32, folds=2))
-    texts = [f"def function_{i}(x):\n    return x + {i} * function_{i // 2}(x)\n" * 3 for i in range(400)]
-    monkeypatch.setattr(
-        twins, "load_corpus", lambda name, _: Corpus(name, tokenizer, lambda seed: [name + text for text in texts])
-    )
-    monkeypatch.setattr(twins, "new_model", lambda name, seed, *_: new_model(name, seed, 2, 32, len(tokenizer)))
-    return tmp_path
 
 
 def made(twin, recipe=RECIPE):

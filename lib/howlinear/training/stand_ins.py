@@ -9,7 +9,6 @@ about the width, and blocks repeat: `make rehearse` takes four of the twelve, `m
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import typer
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from howlinear.errors import HowlinearError, SourceError
+from howlinear.errors import SourceError, ending_in_one_line
 from howlinear.files import atomic, paths
 
 FOLDER = paths.BUILD / "rehearsal" / "models"
@@ -127,15 +126,11 @@ def resized(name: str, blocks: int = 12, width: int = 768) -> dict[str, int]:
 
 def main(
     blocks: Annotated[int, typer.Option(min=1, max=12, help="number of blocks of each model")] = 12,
-    width: Annotated[int, typer.Option(min=16, max=768, help="width; a multiple of 64, or less than 64")] = 768,
-    folder: Annotated[Path, typer.Option(help="folder to write to")] = FOLDER,
 ) -> None:
     """Make those of the three stand-ins that are missing."""
-    try:
+    with ending_in_one_line():
         for name in PUBLISHED:
-            print(make(name, folder, resized(name, blocks, width)))
-    except HowlinearError as error:
-        sys.exit(f"error: {error}")
+            print(make(name, FOLDER, resized(name, blocks)))
 
 
 if __name__ == "__main__":
