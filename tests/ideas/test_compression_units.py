@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.utils import parametrize, prune
+from transformers.pytorch_utils import Conv1D
 
 import howlinear as hl
 from conftest import WIDTH
@@ -266,9 +267,17 @@ def test_layers_that_compute_something_else_are_refused_before_anything_runs(gpt
         hl.compress(gpt2, rows, 0.9)
 
 
-def test_a_wrapped_layer_is_no_conv1d(gpt2):
+class Adapted(Conv1D):
+    """Adds to a layer without another module, as loralib's layers do."""
+
+    def forward(self, x):
+        return super().forward(x) + x.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Module, lambda: Adapted(1, 1)])
+def test_a_wrapped_or_an_adapted_layer_is_no_conv1d(gpt2, kind):
     ffn = sites(gpt2)[1].output
-    adapted = torch.nn.Module()
+    adapted = kind()
     adapted.base_layer, adapted.weight, adapted.bias = ffn.c_proj, ffn.c_proj.weight, ffn.c_proj.bias
     ffn.c_proj = adapted
     with pytest.raises(InputError, match="is no plain linear layer: merge adapters"):

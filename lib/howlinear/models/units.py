@@ -32,6 +32,9 @@ LAYERS = {  # model_type: layers of its FFN module, the last one reads the hidde
     **dict.fromkeys(("gemma2", "gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3", "stablelm"), _GATED),
     "gptj": ("fc_in", "fc_out"),
 }
+_PLAIN = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
+"""Modules with linear layers that compute x W + b."""
+
 WIDTHS = {  # model_type: the config's name for the number of hidden units, if all blocks have the same
     **dict.fromkeys(("gpt2", "gptj"), "n_inner"),
     **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neo", "gpt_neox", "llama", "mistral"), "intermediate_size"),
@@ -56,7 +59,8 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
         )
     layers = {name: getattr(ffn, name) for name in LAYERS[family]}
     for name, layer in layers.items():
-        if not isinstance(layer, nn.Linear | Conv1D):
+        written_in = type(layer).forward.__module__  # a subclass of somebody's own may add an adapter, or round
+        if not isinstance(layer, nn.Linear | Conv1D) or not written_in.startswith(_PLAIN):
             raise InputError(
                 f"block {site.block}: {site.name}.{name}, a {type(layer).__name__}, is no plain linear layer: merge "
                 "adapters into the weights first, and load the model without quantised layers"
