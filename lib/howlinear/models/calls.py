@@ -51,6 +51,15 @@ def suited_to(module: nn.Module, x: Tensor) -> Tensor:
     return x if parameter.is_meta else x.to(parameter.device)  # offloaded weights bring their own device
 
 
+def lacks_weights(module: nn.Module) -> bool:
+    """Whether a module has shapes instead of weights (on the meta device), and no hook of accelerate brings these.
+
+    Run on numbers, a layer without weights is no error of torch: it returns whatever its memory holds.
+    """
+    brought = any(hasattr(part, "_hf_hook") for part in module.modules())
+    return not brought and any(parameter.is_meta for parameter in module.parameters())
+
+
 @torch.no_grad()
 def maps_alone(module: nn.Module, width: int) -> bool:
     """Whether a module maps x to y, with no other input or output; tried on one token.
@@ -62,8 +71,7 @@ def maps_alone(module: nn.Module, width: int) -> bool:
         InputError: the module fails, and not because an input other than x is missing.
     """
     x = suited_to(module, torch.zeros(1, 1, width, device="cpu"))
-    brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's
-    by_shapes = not brings_weights and any(parameter.is_meta for parameter in module.parameters())
+    by_shapes = lacks_weights(module)
     try:
         with evaluating(module), _experts_take_shapes(module) if by_shapes else nullcontext():
             output = module(x.to("meta") if by_shapes else x)

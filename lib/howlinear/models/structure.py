@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from howlinear.models.calls import FAILURES, perceives, stream_of, suited_to
+from howlinear.models.calls import FAILURES, lacks_weights, perceives, stream_of, suited_to
 from howlinear.models.checks import evaluating
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -77,7 +77,7 @@ def find_attention(base: nn.Module, stack: str, width: int) -> str:
     keeps `attention.output.dense` next to `attention.self`, the two are a pair. Layers without attention are skipped.
     """
     paths = set()
-    for number, layer in enumerate(base.get_submodule(stack)):
+    for number, layer in base.get_submodule(stack).named_children():
         fits: list[str] = []
         for path, module in layer.named_modules():
             inside_another = any(path.startswith(f"{outer}.") for outer in fits)
@@ -195,6 +195,8 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
 
     If there are several outputs, it is the first: a mixture of experts may also return its router's scores.
     """
+    if lacks_weights(module):
+        return None
     x = suited_to(module, torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0), device="cpu"))
     try:
         with evaluating(module):
@@ -202,11 +204,11 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
             second = stream_of(module(x[:, 1:].clone()))
     except FAILURES:
         return None  # it takes other arguments, or another width
-    if not isinstance(both, Tensor) or both.numel() != x.numel() or both.is_meta:
-        return None  # without weights, nothing can be tried
+    if not isinstance(both, Tensor) or both.numel() != x.numel():
+        return None
     both, second = both.reshape(x.shape), second.reshape(1, 1, width)  # some mixtures flatten their tokens
     tolerance = torch.finfo(x.dtype).eps ** 0.5
-    largest = float(both.abs().max())
+    largest = float(both.nan_to_num().abs().max())
     alike = torch.allclose(both[:, 1:], second, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
     return both if alike else None
 
