@@ -242,10 +242,11 @@ def _stack_of(model: PreTrainedModel) -> str:
     noted = getattr(model.config, "howlinear_sites", None)
     one_stack = not getattr(model.config, "is_encoder_decoder", False)
     pattern = noted or (FAMILIES.get(model.config.model_type) if one_stack else None)
-    if pattern is not None and pattern.startswith("ffns"):
-        raise Unclear("its layers are no modules of their own")
     if pattern is not None:
-        return pattern.partition(".*")[0].removeprefix(prefix_of(model))
+        stack, in_list, _ = pattern.partition(".*.")
+        if not in_list or stack == "ffns":
+            raise Unclear("its layers are no modules of one list")
+        return stack.removeprefix(prefix_of(model))
     lists = list(stacks(model.base_model))
     if len(lists) != 1:
         say = f", {' and '.join(lists)}; {_SAY}, or measure model.get_encoder()" if lists else ""

@@ -46,7 +46,10 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 def stack_of(model: PreTrainedModel, site: str = "ffn") -> str:
     """Find the path of a model's list of layers, by their sites."""
-    return sites(model, site=site)[0].stack
+    first = sites(model, site=site)[0]
+    if first.stack is None:
+        raise InputError(f"{first.name} is in no list of layers, so layers cannot be called one by one")
+    return first.stack
 
 
 def writes_to_stream(model: PreTrainedModel) -> bool:
@@ -63,10 +66,11 @@ def streams_hooked(
     def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
         keep(site, stream_of(output))
 
-    with ExitStack() as stack:
+    stack = stack_of(model)
+    with ExitStack() as hooks:
         for site in listened:
-            layer = model.get_submodule(f"{site.stack}.{site.block}")
-            stack.enter_context(layer.register_forward_hook(partial(pass_on, site)))
+            layer = model.get_submodule(f"{stack}.{site.block}")
+            hooks.enter_context(layer.register_forward_hook(partial(pass_on, site)))
         yield
 
 

@@ -37,7 +37,7 @@ from transformers import (
 )
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, in_one_line
 from howlinear.models.checks import (
     check_count,
     check_in_memory,
@@ -292,8 +292,9 @@ def _complete(
         model = model.base_model
     elif lacks:
         raise SourceError(
-            f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
-            "use a complete copy, or one saved from the class of model that its config names"
+            f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random"
+            + (f", and holds {len(unexpected)} others ({unexpected[0]}, …)" if unexpected else "")
+            + ": use a complete copy, or one saved from the class of model that its config names"
         )
     # quantised layers without a bias are saved with a bias of zeros
     rounded = getattr(model.config, "quantization_config", None) is not None
@@ -337,7 +338,12 @@ def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
         torch.manual_seed(seed)
         kind = _with_smaller_blocks(type(model), model.config)
         if not is_on_disk(model):
-            return kind(model.config).eval()
+            try:
+                return kind(model.config).eval()
+            except TypeError as error:
+                raise InputError(
+                    f"a {kind.__name__} is not built from its config alone: {in_one_line(error)}"
+                ) from error
         fresh = without_weights(kind, model.config, model.dtype)
     _take_weights_from(fresh, Draws(fresh, seed, model.howlinear_shards.device))
     return fresh
