@@ -42,8 +42,10 @@ def test_by_hand(gpt2, ids):
     assert perplexity(gpt2, ids) == pytest.approx(VOCABULARY, rel=1e-6)
 
 
-@pytest.mark.parametrize("returned", [lambda scores: scores, lambda scores: (scores, None)])
-def test_a_head_of_somebodys_own_may_return_a_tensor_or_a_tuple(ids, returned, monkeypatch):
+@pytest.mark.parametrize(
+    "returned", [lambda scores: scores, lambda scores: (scores, None), lambda scores: {"logits": scores}]
+)
+def test_a_head_of_somebodys_own_may_return_a_tensor_a_tuple_or_a_dict(ids, returned, monkeypatch):
     model = tiny("mini-gpt2")
     expected = losses(model, ids)
     forward = type(model).forward

@@ -89,7 +89,7 @@ def test_a_forward_that_knows_no_cache_is_called_without(ids):
     assert hl.perplexity(own, ids) == hl.perplexity(usual, ids)
 
 
-def test_passes_that_overlap_in_two_threads_leave_the_random_state_as_it_was(gpt2):
+def test_passes_that_overlap_in_two_threads_leave_the_state_of_torch_as_it_was(gpt2):
     llama = tiny("mini-llama").eval()
     before, begun, ended = torch.get_rng_state(), Event(), Event()
 
@@ -105,3 +105,4 @@ def test_passes_that_overlap_in_two_threads_leave_the_random_state_as_it_was(gpt
         ended.set()
         beside.result()
     assert torch.equal(torch.get_rng_state(), before)
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -9,13 +9,15 @@ from transformers import PreTrainedConfig, PreTrainedModel, Starcoder2Config, St
 
 from helpers.families import FAMILIES, PAIRS, WIDTH, reads, small
 from helpers.nearly import assert_same_outputs
+from helpers.reference import r2_by_hooks
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.models.calls import maps_alone
 from howlinear.models.ffn_sites import FAMILIES as TABLE
 from howlinear.models.ffn_sites import ffn_module, pattern_of, sites
-from howlinear.models.load import load_model
+from howlinear.models.layers import stack_of
+from howlinear.models.load import load_model, untrained
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -208,6 +210,52 @@ def first_alone():
     return lambda width: next(kinds)(width)
 
 
+class Backwards(House):
+    """Runs its layers from the last to the first."""
+
+    def forward(self, input_ids, use_cache=None):
+        x = self.embed(input_ids)
+        for room in reversed(self.trunk["rooms"]):
+            x = room(x)
+        return x
+
+
+class Leaving(House):
+    """Leaves before its last layer if the first token says so."""
+
+    def forward(self, input_ids, use_cache=None):
+        x = self.embed(input_ids)
+        for room in self.trunk["rooms"][: 2 + int(input_ids[0, 0]) % 2]:
+            x = room(x)
+        return x
+
+
+class Fused(House):
+    """Torch's own layers, which are fused in evaluation mode, and read nested tensors where there is padding."""
+
+    def __init__(self, config):
+        super().__init__(config, depth=1)
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, INNER, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, input_ids, attention_mask, use_cache=None):
+        return self.encoder(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
+
+
+class Corridor(House):
+    """Layers with names, in no list."""
+
+    def __init__(self, config, name):
+        super().__init__(config, depth=1)
+        self.rooms = nn.ModuleDict({name.format(number): Block(WIDTH, SelfAttention, FeedForward) for number in (0, 1)})
+
+    def forward(self, input_ids, use_cache=None):
+        x = self.embed(input_ids)
+        for room in self.rooms.values():
+            x = room(x)
+        return x
+
+
 @pytest.fixture
 def rows():
     return TokenRows.from_ids(reads("gpt2", n=32)["input_ids"], folds=2)
@@ -262,6 +310,68 @@ def test_a_tower_is_not_taken_for_the_text_beside_it():
     assert pattern_of(house(tower=narrow)) == "trunk.rooms.*.ff"
     of_images = nn.ModuleList([Apart(WIDTH, SelfAttention, FeedForward) for _ in range(2)])
     assert pattern_of(house(vision_tower=of_images)) == "trunk.rooms.*.ff"
+
+
+@pytest.mark.parametrize("blocks", [[0], [0, 1], [0, 2]])
+def test_layers_may_run_in_another_order_than_they_are_listed(rows, blocks):
+    model = Backwards(HouseConfig()).eval()
+    of_some, of_all = measure(model, rows, blocks=blocks), measure(model, rows)
+    assert [of_some[block].r2 for block in blocks] == [of_all[block].r2 for block in blocks]
+
+
+def test_a_block_that_only_some_batches_pass_is_refused(rows):
+    model = Leaving(HouseConfig()).eval()
+    with pytest.raises(InputError, match=r"batches pass block 2 "):
+        measure(model, rows, batch_size=1)
+    assert list(measure(model, rows, blocks=[0, 1], batch_size=1)) == [0, 1]
+
+
+def test_fused_layers_with_padding_are_measured_as_they_run_unfused():
+    model = load_model(Fused(HouseConfig()), sites="encoder.layers.*.linear1,encoder.layers.*.linear2")
+    ids = torch.randint(60, (64, 16), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(16) < 8 + torch.arange(64)[:, None] % 9).long()
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    profile = measure(model, inputs)
+    for block, layer in enumerate(model.encoder.layers):
+        expected, _ = r2_by_hooks(model.train(), layer.linear1, layer.linear2, inputs, mask)  # trains unfused
+        assert profile[block].r2 == pytest.approx(expected, abs=1e-5)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_attention_and_layers_are_measured_where_layers_are_numbered_and_refused_where_they_are_named(rows):
+    numbered = load_model(Corridor(HouseConfig(), "{}"), sites="rooms.*.ff")
+    assert list(measure(numbered, rows, site="attention")) == list(measure(numbered, rows, site="layer")) == [0, 1]
+    named = load_model(Corridor(HouseConfig(), "room{}"), sites="rooms.room*.ff")
+    assert list(measure(named, rows)) == [0, 1]
+    for kind in ("attention", "layer"):
+        with pytest.raises(InputError, match="no modules of one list"):
+            sites(named, site=kind)
+    with pytest.raises(InputError, match="in no list of layers"):
+        stack_of(named)
+
+
+def test_what_takes_more_than_its_config_cannot_be_built_anew():
+    with pytest.raises(InputError, match="not built from its config alone"):
+        untrained(Corridor(HouseConfig(), "{}"))
+
+
+def test_without_weights_nothing_is_tried():
+    """A layer on the meta device returns whatever its memory holds."""
+    with torch.device("meta"):
+        model = House(HouseConfig())
+    ran = []
+    for part in model.modules():
+        part.register_forward_pre_hook(lambda part, _: ran.append(part))
+    with pytest.raises(InputError, match="cannot tell where"):
+        sites(model)
+    assert not ran
+
+
+def test_an_ffn_whose_weights_are_no_numbers_is_found_and_named(rows):
+    model = house()
+    model.trunk["rooms"][1].ff.net[0].weight.data[0] = torch.nan
+    with pytest.raises(InputError, match=r"NaN or infinity .* at block 1 "):
+        measure(model, rows)
 
 
 def test_what_has_channels_before_places_is_refused(rows):

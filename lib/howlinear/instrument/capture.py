@@ -350,6 +350,7 @@ class _Block:
         self.finite = x.new_ones(batch_count, dtype=torch.bool)  # batch by batch
         self.sampled: tuple[Tensor, Tensor] | None = None  # x and y
         self.heavy = HeavyRowsKeeper()
+        self.passes = 0
 
 
 class Collector:
@@ -395,6 +396,7 @@ class Collector:
                 block.outputs.update(tokens_y)
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
+        block.passes += 1
         block.finite[self.number] = moments.finite  # read by `finish`: here it would wait for a device
         sequences = self.indices[self.number]
         seq_len = len(x) // len(sequences)
@@ -407,11 +409,12 @@ class Collector:
         """Return what was kept of a site's block; its moments are on the device that summed them, or in files.
 
         Raises:
-            InputError: a row was not finite (the message names the first such batch), or nothing passed the site.
+            InputError: a row was not finite (the message names the first such batch), or a batch did not pass the site.
         """
-        if site.block not in self.blocks:
-            raise InputError(f"nothing passes block {site.block} ({site.name}) in this model: leave it out, by blocks=")
-        block = self.blocks[site.block]
+        block = self.blocks.get(site.block)
+        if block is None or block.passes < len(self.indices):
+            passes = "nothing passes" if block is None else f"{block.passes} of {len(self.indices)} batches pass"
+            raise InputError(f"{passes} block {site.block} ({site.name}) in this model: leave it out, by blocks=")
         finite = block.finite.tolist()
         if not all(finite):
             raise InputError(f"NaN or infinity among the rows{self._place(site, finite.index(False))}")

@@ -14,6 +14,7 @@ from weakref import WeakSet
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.backends import mha
 from torch.nn import Module
 from transformers import PreTrainedModel
 
@@ -30,7 +31,7 @@ def trunk(model: PreTrainedModel, inputs: Inputs, last: Site | None = None) -> N
     """Run a model on a batch up to its head, for the hooks on its modules.
 
     Layers after that of `last`, the deepest hooked site, do not run, except in the model's first pass, which shows
-    whether any site runs twice. By default all layers run.
+    whether layers run once, in turn: else all run. By default all layers run.
     """
     with one_pass(model), _ended_behind(model, last):
         body = body_of(model)
@@ -48,16 +49,20 @@ def body_of(model: PreTrainedModel) -> Module:
     return model.base_model if as_written and main_input(model) in reads else model
 
 
-_RUNS_ONCE: WeakSet[Module] = WeakSet()
-"""Models that have had a full pass, in which each hooked site ran once."""
+_RUNS_IN_TURN: WeakSet[Module] = WeakSet()
+"""Models that have had a full pass, in which each layer ran once, in the order of the list."""
 
 
 _PASSED: ContextVar[set[tuple[int, str]] | None] = ContextVar("passed", default=None)
 """(Listener, site) pairs that the current pass has reached; None between passes."""
 
 
-class _RandomState:
-    """The random state of torch: seeded for each pass, and restored when no pass runs any more in any thread."""
+class _StateOfTorch:
+    """The random state of torch, seeded for each pass, and its switch of fused layers, which is off for all passes.
+
+    Both are restored when no pass runs any more in any thread. A fused `nn.TransformerEncoderLayer` runs none of its
+    parts, so that hooks and swaps would see nothing, and reads nested tensors where there is padding.
+    """
 
     def __init__(self):
         self.lock, self.passes, self.before = Lock(), 0, ExitStack()
@@ -68,6 +73,8 @@ class _RandomState:
         with self.lock:
             if not self.passes:
                 self.before.enter_context(torch.random.fork_rng(devices))
+                self.before.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+                mha.set_fastpath_enabled(False)
             self.passes += 1
             torch.default_generator.manual_seed(0)
             if devices:
@@ -81,7 +88,7 @@ class _RandomState:
                     self.before.close()
 
 
-_RANDOM_STATE = _RandomState()
+_STATE_OF_TORCH = _StateOfTorch()
 
 
 @contextmanager
@@ -94,7 +101,7 @@ def one_pass(model: PreTrainedModel) -> Iterator[None]:
     # Compiled code bypasses hooks and swaps. If nothing is compiled, dynamo is not imported, which takes seconds.
     as_written = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     try:
-        with as_written, nullcontext() if model.training else _RANDOM_STATE.seeded():
+        with as_written, nullcontext() if model.training else _STATE_OF_TORCH.seeded():
             yield
     finally:
         _PASSED.reset(token)
@@ -118,14 +125,9 @@ class _Passed(Exception):  # noqa: N818
 
 @contextmanager
 def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
-    """End forward passes before the layer that follows `last`'s."""
-    if last is not None and model not in _RUNS_ONCE:
-        yield
-        _RUNS_ONCE.add(model)
-        return
-    following = None
-    if last is not None and last.stack is not None:
-        following = dict(model.get_submodule(last.stack).named_children()).get(str(last.block + 1))
+    """End forward passes before the layer that follows `last`'s, once a full pass has shown that layers run in turn."""
+    layers = {} if last is None or last.stack is None else dict(model.get_submodule(last.stack).named_children())
+    following = layers.get("" if last is None else str(last.block + 1))
     if following is None:
         yield
         return
@@ -133,15 +135,25 @@ def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
     def end(*_: Any) -> None:
         raise _Passed
 
-    with following.register_forward_pre_hook(end), suppress(_Passed):
+    if model in _RUNS_IN_TURN:
+        with following.register_forward_pre_hook(end), suppress(_Passed):
+            yield
+        return
+    ran: list[Module] = []
+    with ExitStack() as hooks:
+        for layer in layers.values():
+            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: ran.append(layer)))
         yield
+    if ran == list(layers.values()):
+        _RUNS_IN_TURN.add(model)
 
 
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:
     """Compute a model's logits of each next token."""
     with one_pass(model):
         found = model(**_keywords(model, model, inputs))
-    return found.logits if hasattr(found, "logits") else stream_of(found)  # a custom head returns a tensor
+    found = found["logits"] if isinstance(found, dict) else getattr(found, "logits", found)
+    return stream_of(found)  # a custom head returns a tensor
 
 
 def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[str, Any]:
