@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -152,8 +153,8 @@ def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len v
     """Compute a model's logits of each next token."""
     with one_pass(model):
         found = model(**_keywords(model, model, inputs))
-    found = found["logits"] if isinstance(found, dict) else getattr(found, "logits", found)
-    return stream_of(found)  # a custom head returns a tensor
+    of_name = found.get if isinstance(found, dict) else partial(getattr, found)
+    return stream_of(of_name("logits", found))  # a custom head returns a tensor
 
 
 def _keywords(model: PreTrainedModel, body: Module, inputs: Inputs) -> Mapping[str, Any]:
