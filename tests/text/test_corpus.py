@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import tiny
-from helpers.packed import corpus_of, every_piece, pieces, places, texts
+from helpers.packed import corpus_of, every_piece, places, texts
 from howlinear.errors import InputError, SourceError
 from howlinear.text import corpus as corpora
 from howlinear.text.corpus import Corpus, load_corpus, model_documents
@@ -51,16 +50,6 @@ def test_models_were_trained_on_the_documents_that_they_would_be_trained_on_now(
     assert hashlib.sha256(first.encode()).hexdigest() == MODELS_READ[name]
 
 
-def test_reserved_documents_are_in_no_row(tokenizer):
-    documents = texts(1_500)
-    reserved = [text for text in documents if corpora._split(Document(text), 0.8)[1] == "model"]
-    rows = corpus_of(documents, tokenizer, reserved=0.8).rows(1_000, 16, folds=2)
-    found = [piece for _, _, piece in every_piece(rows, tokenizer)]
-    assert 0.75 < len(reserved) / len(documents) < 0.85
-    assert not set(reserved) & set(found)
-    assert len(found) > 10
-
-
 @pytest.mark.parametrize("file", [None, "package/folder{}/module.py"])
 def test_what_is_not_reserved_is_split_three_to_one(file):
     documents = [Document(text, file and file.format(number)) for number, text in enumerate(texts(8_000))]
@@ -89,12 +78,6 @@ def test_no_file_and_no_folder_is_on_two_sides_or_in_two_folds(tokenizer, seed):
     folders = places(rows, tokenizer, 2)
     assert len(folders) > 30
     assert all(len(where) == 1 for where in folders.values())
-
-
-def test_the_same_documents_without_their_files_are_parted(tokenizer):
-    """What the test above would find if documents did not know their files."""
-    corpus = Corpus("toy", tokenizer, lambda seed: [document.text for document in filed()])
-    assert any(len(where) > 1 for where in places(corpus.rows(6_400, 16, folds=4), tokenizer, 2).values())
 
 
 @pytest.mark.parametrize(("documents", "characters"), [(filed(), 2), (texts(), len("document 0000"))])
@@ -173,38 +156,6 @@ def test_built_in_rows_are_of_as_many_files_as_documents_and_no_folder_is_parted
 
 
 # --- load_corpus
-
-
-def test_offline_corpora_are_three_different_domains(tokenizer):
-    shares = {}
-    for name in OFFLINE:
-        rows = load_corpus(name, tokenizer).rows(8_192, 128, folds=4)
-        text = "".join(tokenizer.batch_decode(rows.ids))
-        shares[name] = {mark: text.count(mark) / len(text) * 1_000 for mark in ("//", "def ", "::", " the ", "self")}
-        assert rows.sha256 == load_corpus(name, tokenizer).rows(8_192, 128, folds=4).sha256
-        assert rows.corpus == name
-    assert shares["cpp"]["//"] > 3 * max(shares["docs"]["//"], shares["code"]["//"])
-    assert shares["cpp"]["::"] > 3 * max(shares["docs"]["::"], shares["code"]["::"])
-    assert shares["code"]["self"] > 5 * max(shares["docs"]["self"], shares["cpp"]["self"])
-    assert shares["docs"][" the "] > 3 * shares["code"][" the "]
-
-
-def test_a_model_brings_its_tokenizer(tokenizer, tmp_path):
-    model = tiny("mini-gpt2")
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    file = write(tmp_path / "mine.txt", "\n\n".join(texts()))
-    model.name_or_path = str(tmp_path)
-    rows = load_corpus(file, model).rows(1_000, 16, folds=2)
-    assert rows.sha256 == load_corpus(file, tokenizer).rows(1_000, 16, folds=2).sha256
-
-
-def test_a_text_is_taken_in_its_own_order_and_drawn_in_another(tokenizer, tmp_path):
-    documents = [f"document {i} of many" for i in range(100)]
-    corpus = load_corpus(write(tmp_path / "t.txt", "\n\n".join(documents)), tokenizer)
-    assert [document.text for document in corpus.in_order()] == documents
-    drawn = [piece for fold in range(8) for piece in pieces(corpus.rows(1_024, 16), tokenizer, False, fold)[:-1]]
-    assert drawn != sorted(drawn, key=documents.index)
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "mine.TXT", "mine.md", "mine.py", "mine"])

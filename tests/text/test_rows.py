@@ -37,12 +37,6 @@ def test_what_a_tokenizer_returns_is_measured_without_padding(padded):
     assert profile[1].rows_train + profile[1].rows_test == profile.to_dict()["rows"]
 
 
-def test_the_split_is_that_of_ids(padded):
-    rows, by_ids = ModelInputs.of(padded, folds=3), TokenRows.from_ids(padded["input_ids"], folds=3)
-    assert torch.equal(rows.test, by_ids.test)
-    assert torch.equal(rows.fold, by_ids.fold)
-
-
 def test_equal_sequences_are_one_document_on_one_side():
     ids = torch.randint(0, 80, (24, 6), generator=torch.Generator().manual_seed(0))
     given = torch.cat([ids, ids.flip(0), ids[3:4]])
