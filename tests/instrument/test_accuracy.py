@@ -9,6 +9,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 import howlinear as hl
 from howlinear.errors import InputError, SourceError
+from howlinear.instrument.accuracy import log_likelihoods
 from howlinear.models.load import load_on_disk
 
 WORDS = ["red", "blue", "a house by the sea", "42", "green leaves", "x"]
@@ -34,9 +35,9 @@ def questions(count=24, seed=0):
 @pytest.fixture
 def seen(monkeypatch):
     """The log-likelihoods of each call."""
-    each, found = [], hl.instrument.accuracy.log_likelihoods
+    each = []
     place = "howlinear.instrument.accuracy.log_likelihoods"
-    monkeypatch.setattr(place, lambda *given: each.append(found(*given)) or each[-1])
+    monkeypatch.setattr(place, lambda *given: each.append(log_likelihoods(*given)) or each[-1])
     return each
 
 
@@ -57,24 +58,18 @@ def sums_by_hand(model, tokenizer, row, opening=()):
     return np.array(found)
 
 
-def test_by_a_plain_loop(model, tokenizer):
+def test_by_a_plain_loop_whatever_the_size_of_batches(model, tokenizer, seen):
     rows = questions()
-    found = hl.accuracy(model, rows, tokenizer)
+    for size in (1, 7, 200):
+        found = hl.accuracy(model, rows, tokenizer, size)
     sums = [sums_by_hand(model, tokenizer, row) for row in rows]
     per_character = [nats / [len(choice) for choice in row["choices"]] for nats, row in zip(sums, rows, strict=True)]
+    np.testing.assert_allclose(np.stack(seen), np.stack([np.concatenate(sums)] * 3), rtol=1e-4)
     for correct, scores in ((found.correct, sums), (found.correct_normalised, per_character)):
         chosen = [np.argmax(of_row) for of_row in scores]
         assert correct.tolist() == [choice == row["answer"] for choice, row in zip(chosen, rows, strict=True)]
     assert found.chance == pytest.approx(np.mean([1 / len(row["choices"]) for row in rows]))
     assert found.correct.tolist() != found.correct_normalised.tolist()
-
-
-def test_batches_of_any_size_give_the_same(model, tokenizer, seen):
-    rows = questions(8)
-    for size in (1, 7, 200):
-        hl.accuracy(model, rows, tokenizer, size)
-    expected = np.concatenate([sums_by_hand(model, tokenizer, row) for row in rows])
-    np.testing.assert_allclose(np.stack(seen), np.stack([expected] * 3), rtol=1e-4)
 
 
 def test_weights_that_stay_on_disk_give_the_same(model, tokenizer, seen, tmp_path):
@@ -106,18 +101,13 @@ def test_a_blank_stands_between_unless_white_space_does(model, tokenizer, seen):
     np.testing.assert_allclose(np.stack(seen[1:]), np.stack([seen[0]] * 2), rtol=1e-6)
 
 
-def plant(model, tokenizer, favourite):
-    """Make a model that finds one byte likeliest everywhere, and all others alike."""
+def test_planted_answers_are_all_found_or_none(model, tokenizer):
+    """Of a model that finds one byte likeliest everywhere, and all others alike."""
     with torch.no_grad():
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.fill_(1.0)
         model.lm_head.weight = nn.Parameter(torch.zeros_like(model.lm_head.weight))
-        model.lm_head.weight[tokenizer(favourite, add_special_tokens=False)["input_ids"][0]] = 1.0
-    return model
-
-
-def test_planted_answers_are_all_found_or_none(model, tokenizer):
-    plant(model, tokenizer, "y")
+        model.lm_head.weight[tokenizer("y", add_special_tokens=False)["input_ids"][0]] = 1.0
     right = [{"question": f"{i}", "choices": ["yy", "nn", "mm"], "answer": "A"} for i in range(20)]
     found = hl.accuracy(model, right, tokenizer)
     assert (found.estimate.value, found.estimate_normalised.value, found.chance) == (1, 1, pytest.approx(1 / 3))
@@ -126,23 +116,6 @@ def test_planted_answers_are_all_found_or_none(model, tokenizer):
     change = wrong.change_from(found)
     assert change.value == -1
     assert change.high < -0.7
-
-
-def test_length_counts_for_the_sum_and_not_per_character(model, tokenizer):
-    """All bytes alike: the shortest choice has the largest sum, and per character the blank's share is smallest of all.
-
-    log p(" " + choice) / characters = −(c + 1) / c · log V, largest for the longest.
-    """
-    plant(model, tokenizer, "\x00")
-    rows = [{"question": "q", "choices": ["long words", "no"], "answer": answer} for answer in (0, 1, 1)]
-    found = hl.accuracy(model, rows, tokenizer)
-    assert found.correct.tolist() == [False, True, True]
-    assert found.correct_normalised.tolist() == [True, False, False]
-
-
-def test_answers_by_chance_are_met_by_chance(model, tokenizer):
-    found = hl.accuracy(model, questions(600, seed=1), tokenizer, 64)
-    assert abs(found.estimate.value - found.chance) < 4 * (0.25 / 600) ** 0.5
 
 
 def test_one_row_of_a_table(model, tokenizer, tmp_path):

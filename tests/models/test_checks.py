@@ -51,20 +51,6 @@ def test_a_model_whose_name_is_no_string_is_measured(ids, name):
 
 
 @every_call
-def test_a_model_in_training_is_run_without_dropout_and_left_in_training(ids, name):
-    model = tiny("mini-gpt2")
-    expected = CALLS[name](model, ids)
-    for part in model.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.5
-    model.train()
-    model.transformer.h[1].eval()
-    assert CALLS[name](model, ids) == expected
-    assert model.training
-    assert not model.transformer.h[1].training
-
-
-@every_call
 def test_a_wrapped_model_is_what_it_wraps(gpt2, ids, name):
     expected = CALLS[name](gpt2, ids)
     for wrapped in (nn.DataParallel(gpt2), torch.compile(gpt2, backend="eager")):
