@@ -5,6 +5,7 @@ import torch
 from howlinear.core.moments import Moments
 from howlinear.instrument.capture import BlockCapture, hooked
 from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import streams_hooked
 
 
 def moments_of(x, y):
@@ -31,3 +32,12 @@ def seen_at_sites(model, inputs, kind="ffn"):
     with hooked(sites(model, site=kind), keep):
         model(**inputs)
     return dict(sorted(seen.items()))
+
+
+@torch.no_grad()
+def streams_behind(model, ids, blocks=None):
+    """The residual stream behind each layer, in an ordinary pass of all sequences together."""
+    kept = []
+    with streams_hooked(model, sites(model, blocks), lambda _, stream: kept.append(stream.clone())):
+        model(input_ids=ids, use_cache=False)
+    return kept

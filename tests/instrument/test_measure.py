@@ -20,7 +20,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
-from howlinear.instrument.profile import compare, profile_of
+from howlinear.instrument.profile import compare
 from howlinear.instrument.profile_files import load_profile
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
@@ -89,11 +89,6 @@ def test_a_bar_is_shown_to_who_asks_for_it(gpt2, rows, capsys):
     assert "capture: 100%" in capsys.readouterr().err
 
 
-def test_a_model_from_a_folder_is_named_by_it(gpt2, rows, tmp_path):
-    gpt2.name_or_path = str(tmp_path)
-    assert measure(gpt2, rows).model == str(tmp_path)
-
-
 def test_too_few_rows_name_the_block(gpt2, ids):
     with pytest.raises(InputError, match=r"block 0: .* train rows for 32 inputs"):
         measure(gpt2, ids[:8, :4])
@@ -128,11 +123,6 @@ def test_a_block_that_writes_a_constant_leaves_the_others_measured(gpt2, rows, t
     profile.plot()
     with swap(gpt2, {2: constant}), pytest.raises(InputError, match="block 2: the outputs are constant over 192 rows"):
         measure(gpt2, rows, blocks=[2])
-
-
-def test_a_profile_follows_from_a_capture(gpt2, rows):
-    profile = profile_of(capture(gpt2, rows), "GPT2LMHeadModel", rows, perplexity(gpt2, rows))
-    assert_same_profile(profile, measure(gpt2, rows))
 
 
 @pytest.mark.parametrize(

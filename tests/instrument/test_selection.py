@@ -21,9 +21,6 @@ def models():
 @pytest.mark.parametrize(("count", "expected"), [(1, [2]), (2, [2, 9]), (3, [2, 5, 9]), (5, [2, 3, 5, 7, 9])])
 def test_spaced_blocks_span_the_depth(count, expected):
     assert spaced([2, 3, 5, 7, 9], count) == expected
-
-
-def test_of_three_blocks_the_middle_one_is_half_the_depth():
     for depth in (6, 12, 30):
         assert spaced(range(depth), 3) == [0, depth // 2, depth - 1]
     assert spaced([4, 9], 5) == [4, 9]  # no more than there are
@@ -72,11 +69,8 @@ def test_a_rule_selects_of_every_model_what_it_has(models):
         name: list(blocks) for name, blocks in models.items()
     }
     assert {name: list(blocks) for name, blocks in selected(models, [3]).items()} == {"bent": [3]}
+    of_its_own = selected(models, {"bent": "ends"})
+    assert {name: list(blocks) for name, blocks in of_its_own.items()} == {"bent": [0, 7], "straight": [0]}
     for rule in ([99], []):
         with pytest.raises(InputError, match="none of any model"):
             selected(models, rule)
-
-
-def test_models_may_have_rules_of_their_own(models):
-    some = selected(models, {"bent": "ends"})
-    assert {name: list(blocks) for name, blocks in some.items()} == {"bent": [0, 7], "straight": [0]}

@@ -100,11 +100,6 @@ def test_of_weights_that_stay_on_disk_the_copys_do_too_and_are_the_same(uneven, 
     assert hl.load_corpus(["one two"], folder).tokenizer.get_vocab() == tokenizer.get_vocab()
 
 
-def test_a_gate_that_stands_open_is_exact_in_every_precision():
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert nn.functional.silu(torch.tensor(32.0, dtype=dtype)) == 32
-
-
 def test_wide_blocks_are_padded_one_by_one(ids):
     wide = tiny("mini-llama")
     for site, units in zip(sites(wide), (256, 300, 600), strict=True):

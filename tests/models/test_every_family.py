@@ -106,17 +106,6 @@ def test_what_is_refused_says_why_or_what_to_pass(tiny_models, found):
     assert REFUSED.keys() - refused <= {"mamba2", "xlnet"}  # whose sizes have other names or depend on one another
 
 
-def test_encoder_decoders_are_refused_and_each_half_can_be_named(tiny_models):
-    for name, layers in (("t5", "block.*.layer.1.DenseReluDense"), ("bart", "layers.*.fc1")):
-        model = tiny_models[name]
-        assert model.config.is_encoder_decoder
-        with pytest.raises(InputError, match=rf"encoder\.{layers.replace('.', '[.]').replace('*', '[*]')}.*decoder"):
-            sites(model)
-    model = load_model(tiny_models["t5"], sites="encoder.block.*.layer.1.DenseReluDense")
-    assert [site.block for site in sites(model)] == [0, 1]
-    del model.config.howlinear_sites
-
-
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [

@@ -1,4 +1,5 @@
 import socket
+from contextlib import suppress
 
 import datasets.config
 import pytest
@@ -24,36 +25,24 @@ def network(monkeypatch):
     return monkeypatch
 
 
-def flags():
-    return constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+@pytest.mark.parametrize(
+    ("resolves", "proxies", "asked"),
+    [(True, {}, True), (False, {}, False), (False, {"https": "http://proxy:8080"}, True)],
+)
+def test_a_hub_is_asked_that_resolves_or_may_behind_a_proxy_and_the_settings_come_back(
+    network, resolves, proxies, asked
+):
+    def offline():
+        return constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
 
-
-@pytest.mark.usefixtures("network")
-def test_a_hub_that_resolves_is_asked():
-    assert sources.reachable()
-    with sources.hub():
-        assert flags() == (False, False)
-
-
-def test_a_hub_that_does_not_resolve_is_not_asked_and_only_for_that_while(network):
-    network.setattr(socket, "getaddrinfo", refuse)
-    assert not sources.reachable()
-    with sources.hub():
-        assert flags() == (True, True)
-    assert flags() == (False, False)
-
-
-def test_the_settings_come_back_after_an_error(network):
-    network.setattr(socket, "getaddrinfo", refuse)
-    with pytest.raises(OSError, match="cut off"), sources.hub():
-        raise OSError("cut off")
-    assert flags() == (False, False)
-
-
-def test_behind_a_proxy_names_need_not_resolve(network):
-    network.setattr(socket, "getaddrinfo", refuse)
-    network.setattr(sources, "getproxies", lambda: {"https": "http://proxy:8080"})
-    assert sources.reachable()
+    if not resolves:
+        network.setattr(socket, "getaddrinfo", refuse)
+    network.setattr(sources, "getproxies", lambda: proxies)
+    assert sources.reachable() == asked
+    with suppress(OSError), sources.hub():
+        assert offline() == (not asked, not asked)
+        raise OSError("an error in between")
+    assert offline() == (False, False)
 
 
 def test_a_cache_that_holds_pickles_alone_is_told_so(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import torch
 from transformers import GPTJConfig, GPTJForCausalLM
 
 from conftest import BLOCKS, VOCABULARY
+from helpers.captures import streams_behind
 from helpers.families import FAMILIES, reads, small
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import sites
@@ -14,7 +15,6 @@ from howlinear.models.layers import (
     layers_of,
     parameters,
     parts_of,
-    streams_hooked,
     sub_layer_size,
     writes_to_stream,
 )
@@ -75,22 +75,14 @@ def test_other_families_are_refused():
         parts_of(other)
 
 
-@torch.no_grad()
-def stream_behind(model, site, ids):
-    kept = []
-    with streams_hooked(model, [site], lambda _, stream: kept.append(stream.clone())):
-        model(**ids)
-    return kept[0]
-
-
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
 def test_what_a_block_writes_is_added_to_the_stream_unless_the_family_norms_it(name):
     """Planted: a block writes a constant more, and where no norm stands between, the stream has it more."""
-    model, ids = small(name), reads(name)
+    model, ids = small(name), reads(name)["input_ids"]
     site = sites(model)[0]
-    before = stream_behind(model, site, ids)
+    before = streams_behind(model, ids, 0)[0]
     more = torch.linspace(-1, 2, before.shape[-1])
     hook = site.output.register_forward_hook(lambda *seen: seen[-1] + more)
-    after = stream_behind(model, site, ids)
+    after = streams_behind(model, ids, 0)[0]
     hook.remove()
     assert torch.allclose(after - before, more.expand_as(before), atol=1e-4) == writes_to_stream(model)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.captures import streams_behind
 from helpers.families import FAMILIES, reads, small
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import layers_of, streams_hooked
@@ -10,19 +11,10 @@ from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.units import LAYERS
 
 
-@torch.no_grad()
-def ordinary(model, ids):
-    """The residual stream behind every layer, in an ordinary pass of all sequences together."""
-    kept = []
-    with streams_hooked(model, sites(model), lambda _, stream: kept.append(stream.clone())):
-        model(input_ids=ids, use_cache=False)
-    return kept
-
-
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
 def test_streams_are_those_of_an_ordinary_pass_whatever_the_batches(name):
     model, ids = small(name), reads(name, n=7)["input_ids"]
-    expected = ordinary(model, ids)
+    expected = streams_behind(model, ids)
     text = Layerwise(model, ids.split([3, 3, 1]))
     assert len(text.layers) == len(expected)
     for number, site in enumerate(sites(model)):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.utils import prune
-from transformers import AutoTokenizer
 
 from conftest import BLOCKS, WIDTH, logits, tiny
 from helpers.nearly import assert_same_outputs
@@ -178,13 +177,6 @@ def test_an_untrained_twin_depends_on_its_seed_alone(gpt2):
 
 
 # --- tokenizer_of
-
-
-def test_the_tokenizer_lies_beside_the_weights(folder, tokenizer):
-    tokenizer.save_pretrained(folder)
-    found = tokenizer_of(load_model(folder))
-    assert found("def f(x)")["input_ids"] == AutoTokenizer.from_pretrained(folder)("def f(x)")["input_ids"]
-    assert found.decode(found("def f(x)")["input_ids"]) == "def f(x)"
 
 
 def test_the_tokenizer_of_a_relative_folder_is_found_from_elsewhere(folder, tokenizer, tmp_path, monkeypatch):
