@@ -207,7 +207,6 @@ SIDES = {
 @pytest.mark.parametrize("side", SIDES)
 def test_each_side_of_an_encoder_decoder_has_its_own_mask(side):
     config, pattern, reads = SIDES[side]
-    torch.manual_seed(0)
     kind = transformers.T5ForConditionalGeneration if config is T5 else transformers.BartForConditionalGeneration
     model = kind(config).eval()
     ids, mask = padded(LENGTH, 0)
@@ -227,7 +226,6 @@ def test_each_side_of_an_encoder_decoder_has_its_own_mask(side):
 
 @pytest.mark.parametrize("config", [T5, BART])
 def test_the_encoder_alone_is_measured_as_the_advice_says(config):
-    torch.manual_seed(0)
     model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
     ids, mask = padded(LENGTH, 0)
     with pytest.raises(InputError, match=r"encoder\.block.* and decoder\.block.* all fit|sites=.*encoder\.layers"):
@@ -247,7 +245,6 @@ def test_the_encoder_alone_is_measured_as_the_advice_says(config):
 
 @pytest.fixture
 def llama():
-    torch.manual_seed(0)
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
 
 
@@ -263,7 +260,6 @@ def test_an_adapter_is_never_passed_over(llama, tmp_path, alone):
 
 @pytest.mark.parametrize("below", ["", "0_Transformer"])
 def test_a_sentence_transformers_folder_is_its_transformer(tmp_path, below):
-    torch.manual_seed(0)
     model = transformers.BertModel(transformers.BertConfig(**SIZES)).eval()
     model.save_pretrained(tmp_path / below)
     parts = [{"idx": 0, "name": "0", "path": below, "type": "sentence_transformers.models.Transformer"}]
@@ -286,7 +282,6 @@ def test_parts_that_cannot_be_read_are_one_line(tmp_path):
 @pytest.mark.parametrize("kind", ["LlamaForSequenceClassification", "GPT2ForTokenClassification"])
 def test_a_head_that_scores_is_no_head_that_predicts(tmp_path, kind):
     """GPT-2's embedding would serve as a head that was never there."""
-    torch.manual_seed(0)
     small = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "pad_token_id": 0}
     config = transformers.LlamaConfig(**SIZES, pad_token_id=0) if "Llama" in kind else transformers.GPT2Config(**small)
     model = getattr(transformers, kind)(config).eval()
@@ -325,7 +320,6 @@ def test_a_broken_tokenizer_is_named(tmp_path):
 
 def test_a_masked_head_that_was_never_saved_leaves_the_body(tmp_path):
     """As all-mpnet-base-v2 comes: its config names a head that its weights lack."""
-    torch.manual_seed(0)
     model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)).eval()
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

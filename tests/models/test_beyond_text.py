@@ -111,7 +111,6 @@ def test_of_a_model_of_text_and_images_each_half_has_its_own_rows():
 
 def test_a_tower_that_is_measured_alone_is_given_what_it_reads():
     """Its class names the keyword of text, which it does not take."""
-    torch.manual_seed(0)
     model = Idefics3VisionTransformer(Idefics3VisionConfig(**SMALL, image_size=16, patch_size=8)).eval()
     assert model.main_input_name == "input_ids"
     assert hl.measure(model, IMAGES)[0].r2 == pytest.approx(by_hand(model, {"pixel_values": IMAGES}), abs=1e-6)

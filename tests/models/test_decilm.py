@@ -114,7 +114,6 @@ def test_wide_blocks_are_padded_one_by_one(ids):
 def test_heads_that_share_keys_are_told(ids):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(0)
     shape = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 40, "num_hidden_layers": 2}
     grouped = LlamaForCausalLM(
         LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2, attention_bias=True, mlp_bias=True)
