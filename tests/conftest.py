@@ -26,13 +26,13 @@ FAMILIES = ("mini-gpt2", "mini-pythia", "mini-llama")
 BLOCKS, WIDTH, VOCABULARY = 3, 32, 80
 
 
-def tiny(name, seed=0):
+def tiny(name, seed=0, vocabulary=VOCABULARY):
     """A model of random weights, norms included, so that nothing is symmetric by initialisation."""
     import torch
 
     from howlinear.training.minis import new_model
 
-    model = new_model(name, seed, blocks=BLOCKS, width=WIDTH, vocabulary=VOCABULARY)
+    model = new_model(name, seed, blocks=BLOCKS, width=WIDTH, vocabulary=vocabulary)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -139,6 +139,15 @@ def byte_tokenizer():
 @pytest.fixture
 def tokenizer():
     return byte_tokenizer()
+
+
+@pytest.fixture
+def project(tmp_path, tokenizer):
+    """A folder with a model that reads bytes and a text of 400 documents."""
+    tiny("mini-gpt2", vocabulary=len(tokenizer)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "mine.txt").write_text("\n\n".join(f"document {i} says {i * i} and {i % 7} " * 3 for i in range(400)))
+    return tmp_path
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from howlinear.app import cli
 from howlinear.files import paths
 from howlinear.models import load as models
 from howlinear.text import corpus
-from howlinear.training.minis import new_model
 
 pytestmark = pytest.mark.long
 
@@ -77,14 +76,6 @@ def own_places(monkeypatch, tmp_path):
     monkeypatch.setattr(corpus, "tokenizer_of", tokenizer_of)
     monkeypatch.setattr(cli, "app", COMMAND)
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def folder(tmp_path, tokenizer):
-    """A tiny model folder that loads."""
-    new_model("mini-gpt2", blocks=2, width=32, vocabulary=len(tokenizer)).save_pretrained(tmp_path / "whole")
-    tokenizer.save_pretrained(tmp_path / "whole")
-    return tmp_path / "whole"
 
 
 def odd_call(draw, tmp_path):
@@ -228,9 +219,9 @@ def odd_folder(draw, folder):
         (folder / "SHA256SUMS").write_text(draw.choice(["00  model.safetensors\n", "x", "a  b\n", "\n\n", "ü"]))
 
 
-def test_wrong_model_folders(capsys, tmp_path, folder):
-    (tmp_path / "t.txt").write_text("\n\n".join(f"document {i} " + "word " * i for i in range(99)))
-    options = ("--corpus", tmp_path / "t.txt", "--rows", 256, "--seq-len", 4)
+def test_wrong_model_folders(capsys, tmp_path, project):
+    folder = project / "model"
+    options = ("--corpus", project / "mine.txt", "--rows", 256, "--seq-len", 4)
     capsys.readouterr()  # of the folder's making
     assert howlinear_says(capsys, "measure", folder, *options) == (0, "")  # undamaged, it can be measured
     wrong = []

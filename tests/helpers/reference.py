@@ -4,11 +4,17 @@ import numpy as np
 import torch
 from scipy.stats import t as student_t
 
+from howlinear.core.ceilings import AffineMap
+
 RESOLUTION = 1e-6  # scaled inputs' singular values below it are null directions: √ of `ceilings.NULL`
 
 
 def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def random_map(width, seed=0, scale=1.0):
+    return AffineMap(scale * normal(width, width, seed=seed), scale * normal(width, seed=seed + 1))
 
 
 def least_squares(x, y):

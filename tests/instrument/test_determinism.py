@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import fingerprint
+from conftest import BLOCKS, fingerprint
 from helpers.forked import exit_codes, start
 from howlinear.app import cli
 from howlinear.instrument.capture import capture
@@ -20,13 +20,10 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def call(tmp_path, tokenizer):
+def call(project):
     """Arguments of a small measurement."""
-    new_model("mini-gpt2", blocks=2, width=32, vocabulary=len(tokenizer)).save_pretrained(tmp_path / "m")
-    tokenizer.save_pretrained(tmp_path / "m")
-    text = "\n\n".join(f"document {i} holds " + " ".join(str(i * j) for j in range(40)) for i in range(300))
-    (tmp_path / "t.txt").write_text(text)
-    return ["measure", str(tmp_path / "m"), "--corpus", str(tmp_path / "t.txt"), "--rows", "4096", "--seq-len", "64"]
+    sizes = ["--rows", "4096", "--seq-len", "64"]
+    return ["measure", str(project / "model"), "--corpus", str(project / "mine.txt"), *sizes]
 
 
 def measured(call, threads, seed):
@@ -46,7 +43,7 @@ def test_two_runs_write_the_same_bytes(howlinear, call, tmp_path):
     assert int((tmp_path / "seed").read_text()) != hash("seed")  # else nothing was tried
     one, two = ((tmp_path / f"{i}.json").read_bytes() for i in (1, 2))
     assert one == two
-    assert len(json.loads(one)["blocks"]) == 2
+    assert len(json.loads(one)["blocks"]) == BLOCKS
 
 
 def test_two_captures_are_the_same_bytes(gpt2, rows, tmp_path):

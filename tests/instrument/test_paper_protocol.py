@@ -11,7 +11,7 @@ from conftest import BLOCKS, WIDTH
 from helpers.captures import seen_at_sites
 from helpers.reference import least_squares
 from helpers.unit_rows import hush
-from howlinear.instrument.paper_protocol import COLUMNS, paper_blocks, paper_moments
+from howlinear.instrument.paper_protocol import COLUMNS, paper_blocks
 from howlinear.models.ffn_sites import sites
 from howlinear.text.paper_rows import PaperRows
 
@@ -67,14 +67,6 @@ def test_every_convention_equals_stored_rows(model, laid_out, kept):
     assert WIDTH % 2 == 0  # else there is one middle value, and no lower one
     np.testing.assert_allclose(measured[list(COLUMNS)].astype("float64"), expected, atol=1e-5)
     assert (measured["r2_scalar"] > measured["r2"]).all()
-
-
-def test_the_two_sides_part_at_the_cut_inside_a_window(model, laid_out, kept):
-    for block, (train, test) in paper_moments(model, laid_out).items():
-        x, y = kept[block]
-        assert (train.n, test.n) == (CUT, len(x) - CUT)
-        np.testing.assert_allclose(test.mean_y, y[CUT:].mean(0), atol=1e-6)
-        np.testing.assert_allclose(train.mean_x, x[:CUT].mean(0), atol=1e-6)
 
 
 def test_some_blocks_are_those_that_the_model_has(gpt2, laid_out):

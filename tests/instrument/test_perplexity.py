@@ -11,6 +11,7 @@ import howlinear as hl
 from conftest import FAMILIES as OURS
 from conftest import VOCABULARY, WIDTH, tiny
 from helpers.families import FAMILIES, reads, small
+from helpers.reference import random_map
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
@@ -258,8 +259,7 @@ def test_the_costs_of_rows_leave_out_their_folds(gpt2, ids):
 
 def test_an_exact_map_costs_nothing(gpt2, ids):
     """The block is made linear first: its weights are then the map."""
-    weight = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    linear = AffineMap(weight, torch.zeros(WIDTH, dtype=torch.float64))
+    linear = random_map(WIDTH)
     with swap(gpt2, {1: linear}):
         found = swap_costs(gpt2, {1: linear}, ids)[1]
     assert (found.delta, found.low, found.high) == (0, 0, 0)

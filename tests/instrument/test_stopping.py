@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
-from conftest import WIDTH, tiny
+from conftest import WIDTH
 from helpers.nearly import assert_same_tree
 from howlinear import measure
 from howlinear.core.ceilings import ceiling
@@ -208,17 +208,6 @@ def test_a_corpus_is_looked_at_up_to_the_rows_and_with_the_seed_that_are_asked_f
 
 
 # --- the command
-
-
-@pytest.fixture
-def project(tmp_path, tokenizer):
-    model = tiny("mini-gpt2")
-    model.resize_token_embeddings(len(tokenizer))
-    model.config.vocab_size = len(tokenizer)
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "mine.txt").write_text("\n\n".join(f"document {i} says {i * i} and {i % 7} " * 3 for i in range(400)))
-    return tmp_path
 
 
 @pytest.mark.parametrize(("tolerance", "code"), [(0.2, 0), (0.0001, 3)])

@@ -6,7 +6,7 @@ import torch
 from conftest import BLOCKS, logits, tiny
 from helpers.families import CAUSAL, DEPTH, reads, small
 from helpers.families import WIDTH as NARROW
-from howlinear.core.ceilings import AffineMap
+from helpers.reference import random_map
 from howlinear.errors import InputError
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import change, held_out, losses
@@ -110,9 +110,8 @@ def test_nothing_swapped_costs_nothing(gpt2, ids):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name, kind):
-    model, ids, generator = small(name), reads(name, n=4)["input_ids"], torch.Generator().manual_seed(0)
-    drawn = torch.randn(DEPTH, NARROW + 1, NARROW, generator=generator, dtype=torch.float64)
-    maps = {block: AffineMap(rows[1:], rows[0]) for block, rows in enumerate(drawn)}
+    model, ids = small(name), reads(name, n=4)["input_ids"]
+    maps = {block: random_map(NARROW, seed=2 * block) for block in range(DEPTH)}
     base = losses(model, ids, 3)
     whole, swapped = swap_losses(model, each_alone(maps), held_out(ids), 3, site=kind)
     assert torch.equal(whole, base)

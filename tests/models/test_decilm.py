@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaForSequenceClassification, d
 
 import howlinear as hl
 from conftest import BLOCKS, VOCABULARY, WIDTH, logits, tiny
+from helpers.reference import random_map
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.models.decilm import width
@@ -29,18 +30,14 @@ def llama():
 @pytest.fixture
 def uneven(llama):
     """Block 0 with 50 of its units, block 1 an affine map, block 2 a pair of layers of rank 4."""
-    generator = torch.Generator().manual_seed(3)
     first = sites(llama)[0]
-    kept = torch.randperm(unit_count(llama, first), generator=generator)[:50].sort().values
+    kept = torch.randperm(unit_count(llama, first))[:50].sort().values
     own = readout(llama, first)
     return replace(
         llama,
         {
             0: with_units(llama, first, kept, AffineMap(own.weight[kept], own.bias)),
-            1: AffineMap(
-                torch.randn(WIDTH, WIDTH, generator=generator).double(),
-                torch.randn(WIDTH, generator=generator).double(),
-            ),
+            1: random_map(WIDTH),
             2: nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH)),
         },
     )

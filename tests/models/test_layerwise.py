@@ -7,7 +7,7 @@ from helpers.captures import streams_behind
 from helpers.families import FAMILIES, reads, small
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import layers_of, streams_hooked
-from howlinear.models.layerwise import InseparableError, Layerwise
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.units import LAYERS
 
 
@@ -50,18 +50,3 @@ def test_nothing_is_left_behind_in_the_model(model, ids):
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
     assert vars(first)["forward"] is own
     assert "forward" not in vars(second)
-
-
-def test_layers_that_share_more_than_the_stream_are_refused(ids):
-    with pytest.raises(InseparableError, match="between layers 0 and 1"):
-        Layerwise(small("xlm"), [reads("xlm")])
-
-
-def test_what_follows_the_last_layer_gives_the_models_logits(model, ids):
-    text = Layerwise(model, ids.split(5))
-    for _ in text.layers:
-        text.advance()
-    with torch.no_grad(), text.head() as predict:
-        found = [predict(batch, stream) for batch, stream in zip(ids.split(5), text.streams, strict=True)]
-    with torch.no_grad():
-        torch.testing.assert_close(torch.cat(found), model(input_ids=ids).logits, rtol=1e-4, atol=1e-4)

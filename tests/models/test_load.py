@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from conftest import WIDTH, tiny
+from conftest import tiny
 from helpers.families import FAMILIES, reads, small
 from helpers.nearly import assert_same_outputs, assert_same_profile, assert_same_tree
 from howlinear.app import cli
@@ -204,25 +204,19 @@ def test_without_accelerate_a_device_map_says_what_to_install(tmp_path, monkeypa
 # --- sites of one's own
 
 
-def test_the_shell_takes_sites_and_says_what_to_pass(howlinear, refused, tmp_path, tokenizer):
-    model = tiny("mini-llama")
-    model.resize_token_embeddings(300)
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "text.txt").write_text("\n\n".join(f"document {i} of some words and {i * i} more" for i in range(400)))
-    corpus = ("--corpus", tmp_path / "text.txt", "--rows", 2048, "--seq-len", 32)
-    common = ("measure", tmp_path / "model", *corpus, "--force")
-    one, two = tmp_path / "one.json", tmp_path / "two.json"
-    pair = "model.layers.*.mlp.up_proj,model.layers.*.mlp.down_proj"
+def test_the_shell_takes_sites_and_says_what_to_pass(howlinear, refused, project):
+    corpus = ("--corpus", project / "mine.txt", "--rows", 2048, "--seq-len", 32)
+    common = ("measure", project / "model", *corpus, "--force")
+    one, two = project / "one.json", project / "two.json"
+    pair = "transformer.h.*.mlp.c_fc,transformer.h.*.mlp.c_proj"
     assert howlinear(*common, "--json", one)[0] == 0
     assert howlinear(*common, "--json", two, "--sites", pair)[0] == 0
     assert one.read_text() == two.read_text()
-    said = refused("fits sites='model.layers.*.ffn'", *common, "--sites", "model.layers.*.ffn")
+    said = refused("fits sites='transformer.h.*.ffn'", *common, "--sites", "transformer.h.*.ffn")
     assert '--sites "model.layers.*.mlp"' in said
     refused("float8", *common, "--dtype", "float8")
     assert howlinear(*common, "--dtype", "bfloat16", "--json", two)[0] == 0
     assert one.read_text() != two.read_text()
-    assert model.config.hidden_size == WIDTH
 
 
 @pytest.mark.parametrize(("device", "processes"), [("cuda", 1), ("cpu", 2)])

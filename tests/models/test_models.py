@@ -9,7 +9,7 @@ from torch.nn.utils import prune
 
 from conftest import BLOCKS, WIDTH, logits, tiny
 from helpers.nearly import assert_same_outputs
-from howlinear.core.ceilings import AffineMap
+from helpers.reference import random_map
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.instrument.measure import measure
@@ -18,12 +18,6 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of, untrained
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
-
-
-def random_map(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
-    return AffineMap(weight, torch.randn(WIDTH, generator=generator, dtype=torch.float64))
 
 
 class OddMap(NamedTuple):
@@ -220,7 +214,7 @@ def test_a_block_that_is_not_there_is_refused(gpt2, blocks, named):
 
 
 def test_an_affine_map_is_a_linear_layer(model, ids):
-    affine = random_map()
+    affine = random_map(WIDTH)
     with swap(model, {1: affine}):
         swapped = logits(model, ids)
     with swap(model, {1: affine.__call__}):
@@ -236,7 +230,7 @@ def test_an_affine_map_is_a_linear_layer(model, ids):
 
 def test_only_the_chosen_block_is_replaced(model):
     before = sites(model)
-    with swap(model, {1: random_map()}) as swapped:
+    with swap(model, {1: random_map(WIDTH)}) as swapped:
         assert swapped is model
         now = sites(model)
         assert isinstance(now[1].output, torch.nn.Linear)
@@ -247,14 +241,14 @@ def test_only_the_chosen_block_is_replaced(model):
 @pytest.mark.parametrize(
     ("maps", "message"),
     [
-        ({2: random_map(1)}, "stopped"),
+        ({2: random_map(WIDTH, 1)}, "stopped"),
         ({1: OddMap(torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH + 1))}, "size|shape"),
-        *(({block: random_map()}, "no block") for block in (-1, BLOCKS)),
+        *(({block: random_map(WIDTH)}, "no block") for block in (-1, BLOCKS)),
     ],
 )
 def test_blocks_come_back_after_an_exception_or_when_a_later_map_cannot_be_put_in(model, ids, maps, message):
     before = logits(model, ids)
-    with pytest.raises((RuntimeError, ValueError), match=message), swap(model, {0: random_map()} | maps):
+    with pytest.raises((RuntimeError, ValueError), match=message), swap(model, {0: random_map(WIDTH)} | maps):
         raise RuntimeError("stopped")
     assert torch.equal(logits(model, ids), before)
 
@@ -267,6 +261,6 @@ def test_swapping_nothing_changes_nothing(gpt2, ids):
 
 def test_swapping_draws_no_random_numbers(gpt2):
     state = torch.get_rng_state()
-    with swap(gpt2, {1: random_map()}):
+    with swap(gpt2, {1: random_map(WIDTH)}):
         pass
     assert torch.equal(torch.get_rng_state(), state)

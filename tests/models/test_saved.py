@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize, prune
 
 import howlinear as hl
 from conftest import VOCABULARY, WIDTH
-from howlinear.core.ceilings import AffineMap
+from helpers.reference import random_map
 from howlinear.errors import InputError, SourceError
 
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -46,13 +46,12 @@ def outputs(model, ids):
         return model.base_model(input_ids=ids)[0]
 
 
+def affine():
+    return random_map(WIDTH, scale=0.1)
+
+
 def low_rank():
     return nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH))
-
-
-def affine():
-    generator = torch.Generator().manual_seed(2)
-    return AffineMap(0.1 * torch.randn(WIDTH, WIDTH, generator=generator).double(), torch.ones(WIDTH).double())
 
 
 @pytest.mark.filterwarnings("ignore")
