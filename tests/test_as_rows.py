@@ -239,7 +239,6 @@ BAD = {
     "an empty data set": lambda ids: datasets.Dataset.from_dict({"input_ids": []}),
     "an empty frame": lambda ids: pd.DataFrame({"input_ids": []}),
     "no texts by keyword": lambda ids: {"text": []},
-    "splits": lambda ids: datasets.DatasetDict(train=datasets.Dataset.from_dict({"input_ids": ids.tolist()})),
     "half a character": lambda ids: [*lines(), "half \ud83d of it"],
     "a set": lambda ids: {1, 2},
     "a model": lambda ids: nn.Linear(2, 2),

@@ -11,7 +11,6 @@ import howlinear as hl
 from conftest import FAMILIES as OURS
 from conftest import VOCABULARY, WIDTH, tiny
 from helpers.families import FAMILIES, reads, small
-from helpers.reference import random_map
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
@@ -255,14 +254,6 @@ def test_the_costs_of_rows_leave_out_their_folds(gpt2, ids):
     assert found == change(losses(gpt2, ids), after, rows.fold)
     assert found != swap_costs(gpt2, {1: torch.negative}, ids)[1]
     assert found.delta == swap_costs(gpt2, {1: torch.negative}, ids)[1].delta
-
-
-def test_an_exact_map_costs_nothing(gpt2, ids):
-    """The block is made linear first: its weights are then the map."""
-    linear = random_map(WIDTH)
-    with swap(gpt2, {1: linear}):
-        found = swap_costs(gpt2, {1: linear}, ids)[1]
-    assert (found.delta, found.low, found.high) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -81,14 +81,12 @@ def test_one_module_in_two_places_is_refused(ids):
         hl.measure(model, ids)
 
 
-def test_a_layer_that_runs_twice_in_a_pass_is_refused(ids):
+def test_a_layer_that_does_not_run_in_a_pass_is_refused(ids):
     model = tiny("mini-llama")
     layers = model.model.layers
     model.model.layers = nn.ModuleList([layers[0], layers[1]])
     model.model.layers[1].forward = lambda x, **keywords: layers[0](x, **keywords)
     model.config.num_hidden_layers = 2
-    with pytest.raises(InputError, match=r"layers\.0\.mlp runs more than once in a pass"):
-        hl.measure(model, ids, blocks=[0])
     with pytest.raises(InputError, match=r"nothing passes block 1 "):
         hl.measure(model, ids, blocks=[1])
 
