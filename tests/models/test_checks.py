@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
     ],
 )
 def test_what_a_model_cannot_read_is_told(gpt2, given, message):
-    """That every function refuses it, `test_brought` tries."""
+    """That every function refuses it, `test_as_rows` tries."""
     with pytest.raises(InputError, match=message):
         hl.losses(gpt2, given)
 
