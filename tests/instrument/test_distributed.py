@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import TCPStore
 
-from conftest import WIDTH, tiny
+from conftest import tiny
 from helpers.families import reads, small
 from helpers.forked import exit_codes, start
 from howlinear.app import cli
@@ -31,7 +31,6 @@ from howlinear.instrument.layerwise import Work
 from howlinear.instrument.measure import measure
 from howlinear.models.layerwise import Layerwise
 from howlinear.text.rows import TokenRows
-from howlinear.training.minis import new_model
 
 pytestmark = pytest.mark.long
 
@@ -257,21 +256,6 @@ def test_layers_that_cannot_be_called_one_by_one_are_measured_as_a_whole_by_all_
 # --- a process is lost
 
 
-@pytest.fixture
-def project(tmp_path, tokenizer):
-    """A model folder of three blocks, and a text."""
-    tokenizer.save_pretrained(tmp_path / "model")
-    model = new_model("mini-gpt2", blocks=3, width=WIDTH, vocabulary=257)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter *= 3
-    model.save_pretrained(tmp_path / "model")
-    words = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "seven", "green", "quick"]
-    lines = [" ".join(words[(i * j) % 10] + str(i + j) for j in range(30)) for i in range(200)]
-    (tmp_path / "mine.txt").write_text("\n\n".join(lines))
-    return tmp_path
-
-
 def command(folder, text="mine.txt"):
     sizes = ("--rows", "2048", "--seq-len", "32")
     files = ("--corpus", folder / text, "--json", folder / "out.json")
@@ -334,7 +318,7 @@ def test_an_error_in_one_process_is_reported_by_that_process(project):
 def other_text(folder, index):
     other = folder / "other.txt"
     if index:
-        other.write_text((folder / "mine.txt").read_text().replace("river", "brook"))
+        other.write_text((folder / "mine.txt").read_text().replace("says", "holds"))
     by_command(folder, index, text="other.txt" if index else "mine.txt")
 
 
