@@ -409,9 +409,9 @@ measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 # %% [markdown]
 # Does the language model notice the products? We replace each block by its line, then by the line with the products of
 # one fit of our probe, and let the model read the held-out text. (For its perplexities the paper trains the whole
-# layer, including the line, for 12,000 steps; ours is the closed form and a probe fitted on some thousand rows.) `saved`
-# is the share of the line's cost that products save; it is empty where the interval of this cost reaches 0. An encoder
-# predicts no next token, so it has no perplexity and no points in panel (b).
+# layer, including the line, for 12,000 steps; ours is the closed form and a probe fitted on some thousand rows.) The
+# column `saved` is the share of the line's cost that products save; it is empty where the interval of this cost
+# reaches 0. An encoder predicts no next token, so it has no perplexity and no points in panel (b).
 
 # %%
 texts = {}  # model → rows whose held-out side is scored
