@@ -239,6 +239,15 @@ def test_a_data_set_of_the_hub_is_asked_for_before_the_model_is_loaded(refused, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_are_printed_as_they_are_whatever_they_mean_to_rich(done, refused, monkeypatch, text, folder, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("[").mkdir()
+    name = "[/b][i]:books:.txt"  # an end without a beginning, a style, a picture
+    text.rename(name)
+    assert f"{name}, 4,096 rows" in done("measure", folder, "--corpus", name, "--rows", 4096, "--blocks", 0)
+    refused("unknown corpus '[i]:books:'", "measure", folder, "--corpus", "[i]:books:")
+
+
 def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(done, text, folder, tmp_path):
     page, target = tmp_path / "report.html", tmp_path / "out.json"
     options = ("--corpus", text, "--rows", 4100, "--swap", "--html", page, "--json", target)

@@ -30,6 +30,17 @@ def test_any_two_models_are_told_apart_by_colour_and_by_marker():
     assert style.looks(["a", "a"]) == {"a": style.look("a")}
 
 
+@pytest.mark.parametrize("name", ["_private", r"$\frac$", "$1", "plain"])
+def test_a_name_is_in_the_legend_whatever_it_means_to_matplotlib(name):
+    figure, axis = plt.subplots()
+    for look in (style.look(name), style.looks([name])[name]):
+        axis.plot([0], [0], **look)
+    axis.legend()
+    figure.canvas.draw()  # fails where a formula cannot be read
+    shown = [text.get_text().replace("$\\_$", "_").replace(r"\$", "$") for text in axis.get_legend().get_texts()]
+    assert shown == [name, name]
+
+
 def test_the_models_of_a_run_keep_their_looks_in_every_figure():
     style.use(["gpt2", "gpt2-medium"])
     medium = style.look("gpt2-medium")

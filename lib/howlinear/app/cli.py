@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import howlinear as hl
-from howlinear.app.encoding import write_ascii_for_the_rest
+from howlinear.app.encoding import plain_console, write_ascii_for_the_rest
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.instrument.torchrun import is_distributed
 from howlinear.models.packaged import PACKAGED
@@ -135,7 +134,7 @@ class Reading:
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        Console().print(f"howlinear {hl.__version__}", highlight=False)
+        plain_console().print(f"howlinear {hl.__version__}")
         raise typer.Exit
     return wanted
 
@@ -243,7 +242,7 @@ def measure(
             if group.first:  # at once: the next model may take hours, or the disk may be full
                 from howlinear.app.console import profile_notes, profile_table
 
-                show(profile_table(measurement, Console().width), profile_notes(measurement))
+                show(profile_table(measurement, plain_console().width), profile_notes(measurement))
         if group.first:
             from howlinear.app.measurement import to_frame, to_plot
             from howlinear.app.page import render
@@ -356,7 +355,7 @@ def compare(
     page = partial(comparison_page, compared, names, frame, seed)
     makers |= {"--plot": lambda: hl.plots.profile(frame), "--html": page}
     write_files(targets, makers)
-    show(comparison_table(compared, names, Console().width), comparison_notes(compared))
+    show(comparison_table(compared, names, plain_console().width), comparison_notes(compared))
 
 
 def two_names(pairs: Sequence[tuple[str, str]], of_site: str = "") -> tuple[str, str]:
@@ -454,7 +453,7 @@ def tokens(
     caption = "shares of the residual ‖y − ŷ‖² over the tokens shown"
     count = errors["block"].eq(errors["block"].iloc[0]).sum()
     show(
-        fit_table(token_columns(errors), Console().width, headline(measurement), caption),
+        fit_table(token_columns(errors), plain_console().width, headline(measurement), caption),
         [f"{count:,} held-out tokens are shown; --html shows their text"],
     )
 
@@ -616,7 +615,7 @@ def figures(
     from howlinear.app.figures import not_run
 
     columns = (TextColumn("notebooks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
+    with Progress(*columns, console=plain_console(stderr=True), disable=not sys.stderr.isatty()) as bars:
         bar = bars.add_task("notebooks", total=None)
 
         def progress(done: int, of: int) -> None:
@@ -905,19 +904,19 @@ def write_files(targets: Mapping[str, Path | None], makers: Mapping[str, Callabl
 
 def show(table: Table, lines: Iterable[str]) -> None:
     """Print a command's table, and below it the notes on it, one per line."""
-    Console().print(table)
+    plain_console().print(table)
     for line in lines:
         _say(line)
 
 
 def _print_listed(notebook: Listed) -> None:
     """Print a notebook's stem and title, and its parameters: name, default, comment."""
-    console = Console(highlight=False)
+    console = plain_console()
     number, _, question = notebook.title.partition(" · ")
-    console.print(f"[bold]{notebook.stem}[/bold]", escape(question or number))
+    console.print(Text(notebook.stem, style="bold"), question or number)
     table = Table.grid(padding=(0, 2))
     for name, parameter in notebook.parameters.items():
-        table.add_row("", escape(f"{name} = {parameter.default!r}"), escape(parameter.comment))
+        table.add_row("", f"{name} = {parameter.default!r}", parameter.comment)
     console.print(table)
 
 
@@ -928,11 +927,11 @@ def _from_here(path: Path) -> Path:
 
 def _say(line: str) -> None:
     """Print a line unbroken, leaving wrapping to the terminal: a path or a command may be copied from it."""
-    Console(soft_wrap=True).print(line, markup=False, highlight=False)
+    plain_console(soft_wrap=True).print(line)
 
 
 def _complain(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"howlinear: {line}", style="red", markup=False, highlight=False)
+    plain_console(stderr=True, soft_wrap=True).print(f"howlinear: {line}", style="red")
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from howlinear.app.encoding import plain_console
 from howlinear.app.measurement import Measurement
 from howlinear.core import profile_statistics
 from howlinear.core.ceilings import Ceiling
@@ -44,7 +44,7 @@ def fit_table(columns: Iterable[Column], width: int, title: str, caption: str = 
     """Build a table of the columns that fit into `width` characters; the caption names those left out."""
     shown = list(columns)
     left_out: list[Column] = []
-    console = Console(width=10_000)  # to measure a table's full width
+    console = plain_console(width=10_000)  # to measure a table's full width
     table = _table(shown, title, caption)
     while len(shown) > 1 and console.measure(table).maximum > width:
         least = min(shown, key=lambda column: column.worth)

@@ -10,6 +10,9 @@ import codecs
 import io
 import sys
 import unicodedata
+from functools import partial
+
+from rich.console import Console
 
 ERRORS = "howlinear.ascii"  # name of our error handler in `codecs`
 
@@ -18,6 +21,10 @@ TYPED = {
     "≥": ">=", "√": "sqrt", "█": "#", "∞": "inf", "‖": "|", "“": '"', "”": '"', "‘": "'", "’": "'", "½": "1/2",
     "Δ": "d", "Σ": "sum", "β": "beta", "λ": "lambda", "ρ": "rho", "σ": "sigma",
 }  # fmt: skip
+
+
+plain_console = partial(Console, markup=False, emoji=False, highlight=False)
+"""A console that shows names and tokens as they are; others read `[b]` as a style and `:books:` as a picture."""
 
 
 def write_ascii_for_the_rest() -> None:

@@ -6,6 +6,7 @@ byte-identical on a re-run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from string import ascii_lowercase
@@ -79,7 +80,7 @@ def use(models: Iterable[str] = ()) -> None:
 
 def look(model: str) -> dict[str, Any]:
     """Return a model's colour, marker and line style, as set by `use` or by its family, for `plot` or `errorbar`."""
-    return _of_run.get(model, _of_family(model)) | {"label": model}
+    return _of_run.get(model, _of_family(model)) | {"label": as_label(model)}
 
 
 def looks(models: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -92,8 +93,13 @@ def looks(models: Iterable[str]) -> dict[str, dict[str, Any]]:
         own = _of_run.get(model, _of_family(model))
         taken = [each["color"] for each in chosen.values()]
         free = [each for each in (own, *_SPARE, _OTHER, *_LOOKS.values()) if each["color"] not in taken]
-        chosen[model] = (free[0] if free else own) | {"label": model}
+        chosen[model] = (free[0] if free else own) | {"label": as_label(model)}
     return chosen
+
+
+def as_label(name: str) -> str:
+    """Write a name so that matplotlib shows it: a `$` begins a formula, and a first `_` hides an entry of a legend."""
+    return re.sub("^_", r"$\\_$", name.replace("$", r"\$"))
 
 
 def _of_family(model: str) -> dict[str, Any]:
