@@ -60,7 +60,9 @@ def test_a_stream_of_lines_is_cut_as_is_asked_for(tokenizer):
 def test_a_short_stream_is_read_whole_as_a_list_of_its_texts_is(tokenizer):
     texts = [text_of(number) for number in range(100)]
     short = datasets.Dataset.from_dict({"text": [*texts, None]}).to_iterable_dataset()
-    assert list(hl.load_corpus(short, tokenizer).documents) == texts
+    gaps = datasets.IterableDataset.from_generator(lambda: [*({"text": text} for text in texts), {"title": "none"}])
+    for given in (short, gaps, *(short.with_format(kind) for kind in ("numpy", "torch", "pandas", "arrow"))):
+        assert list(hl.load_corpus(given, tokenizer).documents) == texts
 
 
 def test_measure_takes_a_stream_of_texts_or_of_token_ids(gpt2, ids):

@@ -55,12 +55,13 @@ def open_hub(name: str) -> IterableDataset:
 def texts_of(stream: IterableDataset, column: str | None, name: str) -> Iterator[str]:
     """Yield the texts in a column of a stream, row by row, without empty cells."""
     try:
-        for place, row in enumerate(stream):
+        for place, row in enumerate(stream.with_format(None)):  # rows as dicts, whatever format the caller has set
             if place == 0:
                 column = plain.check_column(list(row), column, name)
-            if row[column] is not None:
-                plain.check_strings([row[column]], f"column {column!r} of {name}", place)
-                yield row[column]
+            text = row.get(column)
+            if text is not None:
+                plain.check_strings([text], f"column {column!r} of {name}", place)
+                yield text
     except HowlinearError:
         raise
     except UNLOADABLE as error:
