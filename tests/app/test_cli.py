@@ -318,10 +318,14 @@ def test_no_file_is_replaced_unasked(done, refused, monkeypatch, text, folder, t
     refused("it is a folder", *options, "--csv", tmp_path / "folder.csv", "--force")
     own = tmp_path / "own.csv"
     own.write_text("text\none\n")
-    for command in ("measure", "tokens"):
-        refused(
-            "this command reads it", command, folder, "--corpus", own, "--csv", tmp_path / "." / "own.csv", "--force"
-        )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    small = ("--max-dppl", 1, "--out", tmp_path / "small")
+    for words in (
+        ("measure", "--corpus", own),
+        ("tokens", "--corpus", "~/own.csv"),
+        ("compress", "--task", own, *small),
+    ):
+        refused("this command reads it", *words, folder, "--csv", tmp_path / "." / "own.csv", "--force")
 
 
 def test_fresh_says_what_was_before_training_everywhere(done, text, folder, tmp_path):

@@ -519,7 +519,7 @@ def compress(
     if alike and blocks is not None:
         raise InputError("--alike is about all blocks, so that one number in the config says it: leave --blocks out")
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
-    check_targets(targets, force, [model, corpus])
+    check_targets(targets, force, [model, corpus, str(task or corpus)])
     from howlinear.ideas.compression.output_folder import check_output_folder
 
     check_output_folder(out, force)
@@ -769,8 +769,9 @@ def check_targets(targets: Mapping[str, Path | None], force: bool, sources: Iter
     """Refuse a file that cannot be written: folders are not created, and files are replaced only with `force`.
 
     `targets` has the file of each option, or None; a suffix that the option does not write is refused as well, and so
-    is one of the models and texts, `sources`, that the command reads.
+    is one of the models, texts and questions, `sources`, that the command reads.
     """
+    read = [source for source in map(os.path.expanduser, sources) if os.path.exists(source)]
     for option, path in targets.items():
         if path is None:
             continue
@@ -782,7 +783,7 @@ def check_targets(targets: Mapping[str, Path | None], force: bool, sources: Iter
             raise SourceError(f"cannot write {path}: the folder {path.parent} may not be written to; name another")
         if os.path.isdir(path):
             raise SourceError(f"cannot write {path}: it is a folder; name a file")
-        if os.path.exists(path) and any(os.path.exists(s) and os.path.samefile(s, path) for s in sources):
+        if os.path.exists(path) and any(os.path.samefile(source, path) for source in read):
             raise SourceError(f"cannot write {path}: this command reads it; name another file")
         if os.path.lexists(path) and not force:
             raise SourceError(f"cannot write {path}: it is there already; name another, or add --force to replace it")
