@@ -183,6 +183,13 @@ def controls(model, blocks, r2=0.5):
     return table.assign(r2=r2 + 0.01 * np.arange(len(table)))
 
 
+def test_layers_of_a_model_whose_name_begins_with_an_underscore_are_in_the_legend():
+    measured = layers("_mine", [3.0, 1.0, 2.0], [1.0, 0.5, 0.7])
+    of_it = gains().assign(r2_poly=0.9, model="_mine").drop_duplicates("block")
+    drawn = legend(bilinear.layers(of_it, controls("_mine", (0, 2)), measured))
+    assert drawn == [style.look("_mine")["label"], "line", "line and products"]
+
+
 def test_layers_are_joined_by_block_and_products_are_open():
     blocks = gains().assign(r2_poly=0.9)
     costs = {"a-gpt2": ([3.0, 1.0, 2.0], [1.0, 0.5, 0.7]), "b-llama": ([np.nan] * 3, [np.nan] * 3)}  # an encoder

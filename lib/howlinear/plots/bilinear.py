@@ -226,7 +226,7 @@ def layers(
     # models first, then what filled and open points are
     handles, labels = cost.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
-    order = [*shifts, "line", "line and products"]
+    order = [*map(style.as_label, shifts), "line", "line and products"]
     if has_papers:
         order.append("the paper")
     ordered = [by_label[label] for label in order]
