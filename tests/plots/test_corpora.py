@@ -45,6 +45,7 @@ def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interva
     code = figure.axes[1].containers[1]
     np.testing.assert_allclose(xy(code), [[0, 0.9], [1, 0.9], [2, 0.97], [3, 0.9]])  # the second stays in its place
     assert legend(figure) == ["docs", "code", "cpp"]
+    assert len(legend(corpora.profiles(curves(texts=("_notes", "docs"))))) == 2
 
 
 def test_curves_of_corpora_lie_side_by_side_and_look_different():

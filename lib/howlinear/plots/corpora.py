@@ -59,7 +59,7 @@ def profiles(curves: pd.DataFrame, published: pd.DataFrame | None = None) -> Fig
     for model, ax in panels.items():
         for place, corpus in enumerate(corpora):
             curve = curves[(curves["model"] == model) & (curves["corpus"] == corpus)]
-            _curve(ax, curve, "r2", place, label=corpus)
+            _curve(ax, curve, "r2", place, label=style.as_label(corpus))
             if published is not None and corpus in PUBLISHED:
                 papers = published[published["model"] == model]
                 shape = look(place)

@@ -74,7 +74,9 @@ def multiverse(
     number = np.arange(len(ordered))
     for model in ordered.columns:
         look = style.look(model)
-        top.plot(number, ordered[model], ls="none", marker=look["marker"], ms=1.8, color=look["color"], label=model)
+        top.plot(
+            number, ordered[model], ls="none", marker=look["marker"], ms=1.8, color=look["color"], label=look["label"]
+        )
     top.axhline(threshold, color="black", lw=0.8)
     top.set(ylabel=label, xlim=(-3, len(ordered) + 2), ylim=(0, None))
     style.legend(top, markerscale=2.5)

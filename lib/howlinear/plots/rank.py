@@ -56,7 +56,7 @@ def median(
             linewidths=0.4,
             edgecolors="white",
             alpha=0.85,
-            label=model,
+            label=look["label"],
         )
     for _, row in planted.iterrows():
         ax.scatter(
@@ -114,7 +114,7 @@ def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figu
         dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
         for ax, across in ((by_r2, "r2"), (by_rank, "effective_rank")):
             ax.vlines(of_model[across], of_model["rank_90"], of_model["rank_95"], color=look["color"], lw=0.5)
-            ax.plot(of_model[across], of_model["rank_90"], label=model, **dots)
+            ax.plot(of_model[across], of_model["rank_90"], label=look["label"], **dots)
             ax.plot(of_model[across], of_model["rank_95"], mfc="white", **dots)
     style.label_filled_and_open(by_r2, "for 90 %", "for 95 %")
     by_r2.set_yscale("log")
