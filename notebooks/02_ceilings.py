@@ -22,6 +22,7 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 model: str or None = None  # your own model instead of the profile's: a folder, a Hub id or a name
 corpus: str or None = None  # your own text instead of the profile's: a path or a name
 most_rows: int or None = None  # token rows for a model before training; None: up to four times the profile's
+cost_rows: int or None = None  # held-out token rows that costs of swaps are measured on; None: all
 beside_paper = False  # also draw models that are not the paper's, next to its first one
 
 # %%
@@ -323,13 +324,14 @@ plt.show()
 # map as fixed. An encoder predicts no next token, so it has no perplexity and no such cost, and is left out here.
 
 # %%
-costs = {}
+costs, held_out = {}, {}
 for name, stored in captures.items():
     if profiles[name].perplexity is None:
         continue
     maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
-    costs[name] = hl.swap_costs(run.model(name), maps, stored.rows)
-run.record_held_out({name: {run.corpora[0]: captures[name].rows} for name in costs})
+    held_out[name] = stored.rows.with_fewer_held_out(cost_rows)
+    costs[name] = hl.swap_costs(run.model(name), maps, held_out[name])
+run.record_held_out({name: {run.corpora[0]: rows} for name, rows in held_out.items()})
 stored_blocks = {name: stored.blocks for name, stored in captures.items()}
 measured_blocks = run.record("blocks", ceilings.measure_blocks(profiles, stored_blocks, fresh, costs))
 measured_blocks.pivot(index="block", columns="model", values="dppl")[list(profiles)].round(2)
