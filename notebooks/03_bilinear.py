@@ -15,7 +15,7 @@
 # inputs in pairs. How much of that share does it win back, and does it win more where the line leaves more?
 #
 # **You need** notebook 02, and the chain rule. **You learn** what a product of inputs can do that a line cannot, and to
-# ask of every gain whether the search would have found a planted one. **Time** 40 minutes to read, 18 to run.
+# ask of every gain whether the search would have found a planted one. **Time** 40 minutes to read, 4 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
