@@ -61,6 +61,14 @@ def test_by_hand():
     assert (found.r2_low, found.r2_high) == (None, None)
 
 
+def test_a_linear_block_gives_one():
+    train, test = planted(lambda x: x @ normal(6, 5, seed=1) - 3)
+    found = score(train, test)
+    assert found.r2 == pytest.approx(1, abs=1e-13)
+    torch.testing.assert_close(found.map.weight, normal(6, 5, seed=1))
+    torch.testing.assert_close(found.map.bias, torch.full((5,), -3.0, dtype=torch.float64))
+
+
 def test_a_known_mixture_gives_its_share_of_variance():
     train, test = planted(lambda x: x + x.square(), n=60_000)  # variances 1 and 2, uncorrelated
     assert score(train, test).r2 == pytest.approx(1 / 3, abs=0.01)

@@ -70,6 +70,19 @@ def test_rank_zero_is_the_train_mean():
     assert float(curve.r2[-1]) == pytest.approx(expected, abs=1e-12)
 
 
+def test_a_planted_rank_is_found():
+    """y of rank 2: two directions explain everything, one does not."""
+    train, test = two_sides(lambda x: x @ normal(6, 2, seed=3) @ normal(2, 5, seed=4))
+    r2 = reduced_rank(moments_of(*train), moments_of(*test)).r2
+    assert float(r2[2]) == pytest.approx(1, abs=1e-12)
+    assert float(r2[1]) < 0.999
+
+
+def test_noise_has_no_rank_to_find():
+    train, test = two_sides(lambda x: normal(len(x), 5, seed=9), n=20_000)
+    assert reduced_rank(moments_of(*train), moments_of(*test)).r2.abs().max() < 5e-3
+
+
 def test_the_interval_is_the_jackknife_of_rescored_and_refitted_folds():
     (x, y), _ = two_sides(bent, n=480)
     sides = [[moments_of(x[i::8], y[i::8]) for i in start] for start in (range(4), range(4, 8))]

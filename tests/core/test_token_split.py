@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from howlinear.core import token_split as module
-from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.core.token_split import TokenSums, split, token_split
 from howlinear.errors import InputError
@@ -103,6 +103,16 @@ def test_shares_equal_those_pair_by_pair(offset):
     assert found.error_share == pytest.approx(share_by_pairs(left, token, fold), abs=1e-9)
     assert counted.token_share == pytest.approx(share_by_means(centred, token), abs=1e-9)
     assert counted.error_share == pytest.approx(share_by_means(left, token), abs=1e-9)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_parts_add_up(counted):
+    token, fold, x, y = rows_of()
+    affine = line()
+    found = split(affine, sums_of(token, fold, x, y), counted)
+    whole = r2(affine, Moments(3, 2).update(x, y))
+    share = found.token_share
+    assert share * found.r2_between + (1 - share) * found.r2_within == pytest.approx(whole, abs=1e-9)
 
 
 def test_counted_parts_are_r2_of_means_and_of_deviations():

@@ -100,6 +100,20 @@ def test_too_low_a_rank_recovers_part_and_a_higher_one_no_more(planted):
     assert four == pytest.approx(two, abs=0.01)
 
 
+def test_a_cubic_teacher_is_not_recovered():
+    x = normal(3_000, D)
+    found = probe(kept_of(x, line(x) + products(x, 3)), rank=RANK)
+    assert 1 - found.r2_lin > 0.02
+    assert found.recovered < 0.1
+
+
+def test_a_line_leaves_nothing_to_gain():
+    x = skewed(1_000)
+    found = probe(kept_of(x, line(x)), rank=RANK)
+    assert found.r2_lin == pytest.approx(1, abs=1e-9)
+    assert abs(found.gain.value) < 1e-9
+
+
 def test_inputs_are_white_and_residuals_are_the_maps(planted):
     rows, sample = residual_rows(planted), planted.sample
     z = rows.z[~rows.test].double()

@@ -30,6 +30,15 @@ def test_a_map_by_hand():
     torch.testing.assert_close(found, torch.tensor([[0.0, 2.0], [0.0, 0.0]]).double(), atol=1e-6, rtol=0)
 
 
+def test_a_planted_map_is_found():
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.eye(4) + 0.1 * torch.randn(4, 4, generator=generator)
+    written = torch.randn(600, 4, generator=generator)
+    read = torch.randn(600, 4, generator=generator)
+    found = replace_me.least_squares_map(written, read, read + written @ truth)
+    assert float((found - truth).abs().max()) < 0.01
+
+
 def test_the_span_of_the_least_distance_goes(model, rows):
     hush(*sub_layers(model, 1))
     calibration = Calibration(model, rows)

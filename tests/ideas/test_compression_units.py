@@ -70,6 +70,21 @@ def test_elimination_is_that_of_refitting_every_candidate_on_rows(panel, monkeyp
     assert sorted(found.order.tolist()) == list(range(UNITS))
 
 
+def test_planted_units_are_all_that_stays():
+    """Of 24 units six are read, and the others are noise that nobody reads or sums of the six."""
+    h = correlated(units=12)
+    mixed = h[:, :6] @ torch.randn(6, 12, dtype=torch.float64)  # sums of the six, with a little of their own
+    h = torch.cat([h, mixed + 0.01 * torch.randn(mixed.shape, dtype=torch.float64)], 1)
+    weight = torch.zeros(UNITS, OUT, dtype=torch.float64)
+    weight[:6] = own_readout(6).weight
+    shuffled = torch.randperm(UNITS)
+    found = eliminate(moments_of(h[:, shuffled]).covariance(centred=True), weight[shuffled])
+    assert float(found.price[UNITS - 6]) < 1e-3 * float(found.price[UNITS - 5])
+    kept = found.kept(6)
+    lost = least_squares_loss(h[:, shuffled], h @ weight, kept.tolist(), torch.ones(len(h)))
+    assert lost < 1e-3 * float((h @ weight).var(0).sum())
+
+
 def test_a_metric_says_which_direction_counts():
     """Two units, each with an output of its own: the one whose output costs nothing goes first, though it is larger."""
     h = torch.randn(5000, 2, dtype=torch.float64) * torch.tensor([10.0, 1.0])

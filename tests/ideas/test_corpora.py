@@ -77,6 +77,26 @@ def test_by_hand():
     assert [each.weight.item() for each in found.maps.values()] == pytest.approx([2, 1])
 
 
+def test_a_linear_block_transfers_perfectly_whatever_the_text():
+    mix = normal(5, 5, seed=3)
+    there = normal(400, 5, seed=1) @ mix + 3
+    found = transfer({"a": block_on(linear), "b": kept(there, linear(there))})
+    np.testing.assert_allclose(grid(found.r2), 1, atol=1e-12)
+    np.testing.assert_allclose(grid(found.drop), 0, atol=1e-12)
+    np.testing.assert_allclose(grid(found.likeness), 1, atol=1e-12)
+
+
+def test_a_bent_block_does_not():
+    """x² near −2 is a falling line, near 2 a rising one: each as straight as the other, and opposite."""
+    found = transfer({"a": block_on(torch.square, mean=-2.0), "b": block_on(torch.square, mean=2.0, seed=1)})
+    assert grid(found.r2).diagonal().min() > 0.8
+    assert grid(found.r2, "high")[0, 1] < 0
+    assert grid(found.r2, "high")[1, 0] < 0
+    assert grid(found.drop, "low")[0, 1] > 1
+    assert grid(found.likeness, "high")[0, 1] < -0.9
+    assert found.expected["a", "b"] > 0.9
+
+
 def test_every_pair_equals_refits_on_stored_rows():
     """Values and all three kinds of interval, by a loop over rows with an independent solver."""
     rows = {}

@@ -194,6 +194,18 @@ def test_a_planted_teacher_has_one_degree_whatever_the_block_and_its_offsets(gat
 # --- all products, and kernels
 
 
+@pytest.mark.parametrize("degree", [2, 3])
+def test_the_kernel_reaches_the_explicit_ceiling_of_its_degree_and_not_beyond(degree):
+    x, block = normal(1_200, 3), block_of(power(degree), d=3, bias=0.0)
+    kept = captured(x, block(x))
+    sizes, ridges = [300, 600], (1e-9, 1e-6)
+    assert learning_curve(kept, polynomial(degree), sizes, ridges)[-1].r2.value == pytest.approx(1, abs=1e-4)
+    below = learning_curve(kept, polynomial(degree - 1), sizes, ridges)[-1].r2.value
+    change = PolynomialFeatures(degree - 1, include_bias=False)
+    assert below == pytest.approx(held_out_r2(*sides_of(kept, change.fit_transform)), abs=0.05)
+    assert below < 0.9
+
+
 @pytest.mark.parametrize(
     ("kernel", "reference"),
     [(polynomial(2), lambda a, b: polynomial_kernel(a, b, degree=2, gamma=1, coef0=1)), (gaussian, RBF(1.0))],
@@ -320,3 +332,10 @@ def test_products_leave_null_directions_out(skewed):
     assert found.r2[1] == pytest.approx(full, abs=1e-6)
     train, _ = sides_of(skewed)
     assert Products.of(sum(skewed.train), 2)(train[0]).shape == (len(train[0]), 4 + 3)
+
+
+def test_full_degree_two_finds_a_quadratic_teacher_and_not_a_cubic_one():
+    x = normal(2_000, 3)
+    block = block_of(power(2), d=3, bias=0.0)
+    assert quadratic(captured(x, block(x)), [400, 1_000], (1e-8, 1e-4))[-1].r2.value == pytest.approx(1, abs=1e-5)
+    assert quadratic(captured(x, power(3)(x)), [400, 1_000], (1e-8, 1e-4))[-1].r2.value < 0.05

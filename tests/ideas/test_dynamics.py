@@ -9,6 +9,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import binomtest, spearmanr, ttest_1samp
 
 from conftest import BLOCKS, tiny
@@ -57,6 +59,29 @@ def test_a_departure_by_hand():
     assert found.first.by.tolist() == [3, np.inf, 1, 3]
     # blocks 0 and 3 leave where the gap goes from −0.2 to 0.1: two thirds of the way from log 2 to log 4
     assert found.first.step[[0, 3]] == pytest.approx(2 ** (1 + 2 / 3) - 1)
+
+
+@pytest.mark.parametrize("slope", [-0.1, 0.1])
+def test_planted_departures_are_found_in_their_order(slope):
+    starts = np.array([1, 300, 8, 40, 0, 120])
+    found = departures(run_of(ramps(starts, slope), half=0.005))
+    clear = np.expm1(np.log1p(starts) + 0.1)  # a slope of 0.1 is clear of two intervals of 0.005 after 0.1
+    assert (found.first.after <= clear).all()
+    assert (clear <= found.first.by).all()
+    np.testing.assert_allclose(np.log1p(found.first.step), np.log1p(clear), atol=0.11)  # it bends between two steps
+    assert np.argsort(found.first.step).tolist() == np.argsort(starts).tolist()
+    assert (found.first_side == np.sign(slope)).all()
+    assert (found.last_side == np.sign(slope)).all()
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=30)
+def test_noise_within_its_intervals_never_departs(seed):
+    noise = np.random.default_rng(seed).uniform(-0.01, 0.01, (len(STEPS), 4))
+    found = departures(run_of(0.9 + noise, half=0.01))
+    assert not found.first_side.any()
+    assert np.isinf(found.first.step).all()
+    assert not found.last_side.any()
 
 
 def test_patience_is_what_tells_a_departure_from_an_outlier():
