@@ -128,7 +128,7 @@ class _Passed(Exception):  # noqa: N818
 def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
     """End forward passes before the layer that follows `last`'s, once a full pass has shown that layers run in turn."""
     layers = {} if last is None or last.stack is None else dict(model.get_submodule(last.stack).named_children())
-    following = layers.get("" if last is None else str(last.block + 1))
+    following = layers.get(str(last.block + 1)) if layers else None
     if following is None:
         yield
         return
