@@ -212,7 +212,7 @@ print(f"held-out R² by SVD of the rows: {reference:.4f}; ours within {near} of 
 # digits cut off), while the threshold varies.
 
 # %%
-captures = {name: run.capture(name) for name in run.models}
+captures = {name: run.capture(name, every=True) for name in run.models}
 blocks = captures[first].blocks
 kept = blocks[list(blocks)[len(blocks) // 2]]
 sample = kept.sample
@@ -265,7 +265,7 @@ for name, stored in captures.items():
     profiles[name] = profile_of(stored.blocks, name, stored.rows, stored.about["perplexity"])
     model = run.model(name)
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
-    fresh[name] = baseline(model, text, first=run.rows)
+    fresh[name] = baseline(model, text, first=run.rows, blocks=list(run.capture(name).blocks))
 for name, measured in profiles.items():
     if measured.perplexity is None:
         print(name, "predicts no next token")
@@ -328,7 +328,7 @@ costs, held_out = {}, {}
 for name, stored in captures.items():
     if profiles[name].perplexity is None:
         continue
-    maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
+    maps = {block: profiles[name][block].map for block in run.capture(name).blocks}
     held_out[name] = stored.rows.with_fewer_held_out(cost_rows)
     costs[name] = hl.swap_costs(run.model(name), maps, held_out[name])
 run.record_held_out({name: {run.corpora[0]: rows} for name, rows in held_out.items()})

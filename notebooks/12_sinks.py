@@ -234,7 +234,7 @@ looks = {}
 ids = {}
 decode = {}
 for name in run.models:
-    stored = run.capture(name)
+    stored = run.capture(name, every=True)
     ids[name] = stored.rows.ids
     decode[name] = tokenizer_of(run.model(name)).decode
     first_of_block = measure.first_rows(run.model(name), stored.rows)

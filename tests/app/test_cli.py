@@ -772,9 +772,10 @@ def as_decilm(text, tmp_path):
     return ("--corpus", text, "--rows", 4096, "--decilm", "--out", tmp_path / "small")
 
 
-def test_compress_in_the_form_of_decilm(done, refused, saved_llama, as_decilm, folder, tmp_path):
+@pytest.mark.parametrize("more", [(), ("--layerwise",)])
+def test_compress_in_the_form_of_decilm(done, refused, saved_llama, as_decilm, folder, tmp_path, more):
     llama = saved_llama(units=128)
-    options = (*as_decilm, "--max-dppl", 500)
+    options = (*as_decilm, "--max-dppl", 500, *more)
     said = done("compress", tmp_path / "llama", *options)
     config = json.loads((tmp_path / "small/config.json").read_text())
     assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
@@ -826,7 +827,7 @@ def test_compress_hidden_units_within_a_budget_of_perplexity(done, text, folder,
         (("--max-dppl", "nan"), "a budget of nan"),
         (("--max-dppl", -100), "no block can be replaced within -100 of perplexity"),
         (("--max-parameters", 1.2), "give one between 0 and 1"),
-        (("--max-dppl", 1, "--layerwise"), "layer by layer there is no --max-dppl without --units"),
+        (("--max-dppl", 1, "--work", "progress"), "--work keeps what goes layer by layer with hidden units"),
         (("--max-parameters", 0.1), "0.1 of all parameters cannot be met"),
         (("--max-parameters", 0.9, "--rows", 256), "256 rows of 128 tokens in 2 × 8 folds: use at least 4096 rows"),
     ],

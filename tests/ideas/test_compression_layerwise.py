@@ -80,6 +80,27 @@ def test_a_smaller_copy_is_compressed_and_measured_on(tmp_path):
     assert hl.perplexity(again.model, TEXT) == hl.perplexity(hl.load_model(tmp_path / "found"), TEXT)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
+def test_blocks_are_replaced_by_maps_as_in_the_whole_model(name, tmp_path):
+    source = saved(name, tmp_path / "model")
+    found = hl.compress_to(source, TEXT, 1e3, layerwise=True, candidates=2)
+    expected = hl.compress_to(source, TEXT, 1e3, candidates=2)
+    assert found.steps == expected.steps
+    assert len(found.steps) > 1  # so that maps were refitted
+    assert (found.base, found.perplexity) == (expected.base, expected.perplexity)
+    smaller = {
+        "found": hl.replace(load_on_disk(source), found.maps),
+        "expected": hl.replace(hl.load_model(source), expected.maps),
+    }
+    assert all(parameter.is_meta for parameter in smaller["found"].parameters())
+    for kind, model in smaller.items():
+        hl.save(model, tmp_path / kind)
+    again, plain = (hl.load_model(tmp_path / kind) for kind in smaller)
+    assert again.config.howlinear == plain.config.howlinear
+    assert all(torch.equal(weight, plain.state_dict()[name]) for name, weight in again.state_dict().items())
+    assert hl.perplexity(again, TEXT) == pytest.approx(hl.perplexity(smaller["found"], TEXT), rel=1e-6)
+
+
 def test_there_is_one_layer_of_weights_at_a_time(tmp_path, monkeypatch):
     model = load_on_disk(saved("llama", tmp_path))
     most = []
@@ -202,8 +223,6 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda model, ids: hl.compress_to(model, ids, 1.0),
-        lambda model, ids: hl.replace(model, {0: torch.nn.Linear(16, 16)}),
         lambda model, ids: hl.capture(model, ids),
         lambda model, ids: hl.token_errors(model, ids),
     ],

@@ -35,6 +35,9 @@ def test_both_ends_are_those_of_a_plain_fit_on_all_rows(gpt2, many):
         assert found.held_out[block] == pytest.approx(r2(affine, sum(kept.test)), abs=1e-6)
         assert found.in_sample[block] == pytest.approx(r2(affine, sum(kept.train)), abs=1e-6)
     assert (found.held_out < found.in_sample).all()
+    *_, some = brackets(gpt2, many, seed=1, blocks=[2, 0])
+    assert some.blocks == [0, 2]
+    np.testing.assert_array_equal(some.held_out, found.held_out[[0, 2]])
 
 
 def test_of_many_folds_the_moments_of_each_side_are_kept_as_one(gpt2, many, monkeypatch):
@@ -86,6 +89,8 @@ def test_weights_that_are_drawn_layer_by_layer_are_measured_as_in_a_whole_model(
     rows = TokenRows.from_ids(reads(name, n=192)["input_ids"], folds=4)
     options = {"seed": 5, "first": rows.count // 4}
     found = list(brackets(on_disk, rows, **options))
+    *_, of_one = brackets(on_disk, rows, **options, blocks=[1])
+    np.testing.assert_array_equal(of_one.held_out, found[-1].held_out[[1]])
     whole = materialised(untrained(on_disk, 5))
     monkeypatch.setattr("howlinear.instrument.baseline.untrained", lambda *_: whole)
     expected = list(brackets(whole, rows, **options))

@@ -175,6 +175,9 @@ def test_a_capture_is_made_once_and_read_back(tmp_path, monkeypatch):
     assert torch.equal(made.blocks[3].train[0].sxx, again.blocks[3].train[0].sxx)
     assert again.about["perplexity"] == made.about["perplexity"]
     assert again.about["model"] == "mini-gpt2"  # not its path: the same bytes in every folder
+    by_rule = replace(run, blocks="ends")
+    assert list(by_rule.capture("mini-gpt2").blocks) == [0, 11]
+    assert len(by_rule.capture("mini-gpt2", every=True).blocks) == 12
 
 
 @pytest.fixture

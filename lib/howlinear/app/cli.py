@@ -529,7 +529,9 @@ def compress(
     reading = Reading(documents, text_column, sites, device, dtype, device_map)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
-    layerwise = check_layerwise(layerwise, work, device_map, [] if units else ["--max-dppl without --units"])
+    if work is not None and not units:
+        raise InputError("--work keeps what goes layer by layer with hidden units: leave it out, or add --units")
+    layerwise = check_layerwise(layerwise, work, device_map, [])
     if task is not None:
         from howlinear.text.questions import read_questions
 

@@ -18,7 +18,7 @@ from howlinear.errors import HowlinearError, InputError, in_one_line
 from howlinear.files import numbers
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.profile import Profile
-from howlinear.models.ffn_sites import KINDS, sites
+from howlinear.models.ffn_sites import KINDS
 from howlinear.models.layerwise import InseparableError
 from howlinear.text.corpus import Corpus
 
@@ -114,10 +114,9 @@ def measure_untrained(
     to `UNTRAINED_FACTOR` times those of the measurement, until held-out and in-sample R² meet (`instrument.baseline`).
     A model that cannot be built anew, or does not run with fresh weights, is refused.
     """
-    chosen = {each.block for each in sites(model, blocks, site)}
     try:
         packed = corpus.rows(UNTRAINED_FACTOR * rows, seq_len, seed)
-        measured = baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows), site=site)
+        return baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows), site=site, blocks=blocks)
     except InseparableError as error:
         raise InputError(f"--fresh: layer by layer this model cannot be measured ({error}): add --whole") from error
     except HowlinearError as error:
@@ -128,5 +127,3 @@ def measure_untrained(
             f"--fresh does not apply: {type(model).__name__} cannot be had with fresh weights ({in_one_line(error)}); "
             "leave it out"
         ) from error
-    places = [place for place, block in enumerate(measured.blocks) if block in chosen]
-    return Baseline(measured.held_out[places], measured.in_sample[places], measured.rows, sorted(chosen))

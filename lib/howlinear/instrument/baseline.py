@@ -8,7 +8,7 @@ bracket, and rows are doubled until they meet or the text ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,7 +56,12 @@ class Baseline:
 
 
 def baseline(
-    model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
+    model: PreTrainedModel,
+    rows: Rows,
+    seed: int = 0,
+    first: int | None = None,
+    site: str = "ffn",
+    blocks: Sequence[int] | None = None,
 ) -> Baseline:
     """Measure R²_lin of a model with fresh weights, doubling rows until held-out and in-sample R² meet in every block.
 
@@ -67,19 +72,25 @@ def baseline(
         seed: seed of the weights.
         first: rows to begin with; those of the first look of `stopping.schedule` by default.
         site: what is measured of each block, as in `capture`.
+        blocks: blocks to measure; all by default.
 
     Raises:
         InseparableError: weights stay on disk, and the layers cannot be called one by one.
         InputError: see `capture` and `ceiling`.
     """
-    for measured in brackets(model, rows, seed, first, site):
+    for measured in brackets(model, rows, seed, first, site, blocks):
         if measured.apart <= APART:
             break
     return measured
 
 
 def brackets(
-    model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
+    model: PreTrainedModel,
+    rows: Rows,
+    seed: int = 0,
+    first: int | None = None,
+    site: str = "ffn",
+    blocks: Sequence[int] | None = None,
 ) -> Iterator[Baseline]:
     """Yield the brackets of `baseline`, on more and more rows until there are no more; same arguments."""
     fresh = untrained(model, seed)
@@ -92,9 +103,9 @@ def brackets(
     captured: dict[int, BlockCapture] = {}
     for look, added_sequences in enumerate(looks, 1):
         if by_layer:
-            own = _ceilings_by_layer(fresh, one_fold, torch.cat(looks[:look]).sort().values, site)
+            own = _ceilings_by_layer(fresh, one_fold, torch.cat(looks[:look]).sort().values, site, blocks)
         else:
-            more = capture_together(fresh, one_fold, batches_of(rows, added_sequences, BATCH), site=site)
+            more = capture_together(fresh, one_fold, batches_of(rows, added_sequences, BATCH), site=site, blocks=blocks)
             captured = merged(captured, more)
             own = _ceilings(captured)
         ceilings = gather_blocks(own)
@@ -115,14 +126,14 @@ def _ceilings(captured: Mapping[int, BlockCapture]) -> dict[int, Ceiling]:
 
 @torch.no_grad()
 def _ceilings_by_layer(
-    fresh: PreTrainedModel, rows: Rows, sequences: Int64[Tensor, " n"], site: str
+    fresh: PreTrainedModel, rows: Rows, sequences: Int64[Tensor, " n"], site: str, blocks: Sequence[int] | None
 ) -> dict[int, Ceiling]:
     """Compute every block's ceiling on some sequences, for a model whose layers are loaded one at a time.
 
     No moments are kept for the next look, since there is no room for those of all blocks.
     """
     check(fresh, rows)
-    chosen = {each.block: each for each in sites(fresh, site=site)}
+    chosen = {each.block: each for each in sites(fresh, blocks, site)}
     every = batches_of(rows, sequences, BATCH)
     share = own_share(every)
     folds_here, folds = folds_of(rows, share), folds_of(rows, every)

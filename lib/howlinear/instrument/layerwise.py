@@ -34,7 +34,7 @@ from howlinear.models.checks import evaluating, name_of
 from howlinear.models.ffn_sites import Site, device_of, pattern_of, sites, width_of
 from howlinear.models.forward import Inputs, running
 from howlinear.models.layerwise import InseparableError, Layerwise
-from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk
+from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_disk, model_of
 from howlinear.models.shards import fills_memory, is_on_disk
 from howlinear.models.sources import loading, unchecked
 from howlinear.models.work import StreamFiles, open_work, reading_work
@@ -91,6 +91,20 @@ def open_model(
         return _load_if_room(name, reason, dtype, sites, device)
     if excess is not None:
         warnings.warn(f"{excess}: measured layer by layer", stacklevel=3)
+    return model
+
+
+def open_given(model: Any, layerwise: bool | None = None) -> PreTrainedModel:
+    """Open a model given by name, as `open_model` does, or take one that is there.
+
+    Raises:
+        InputError: see `open_model`; or `layerwise` with a model in memory.
+    """
+    if isinstance(model, str | Path):
+        model = open_model(model, layerwise)
+    model = model_of(model, on_disk=True)
+    if layerwise and not is_on_disk(model):
+        raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")
     return model
 
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.checks import check_in_memory, check_weights, is_written_over, unwrapped
 from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, stands_alone, width_at
+from howlinear.models.shards import ShardWriter, is_on_disk
 from howlinear.models.swap import maps_and_site, swap
 from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
 
@@ -42,7 +43,7 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
             something other than FFNs, or a model spread over several devices.
     """
     model = unwrapped(model)
-    check_weights(model)
+    check_weights(model, on_disk=True)
     maps, site = maps_and_site(model, maps)
     if site != "ffn":
         raise InputError(f"maps of {KINDS[site]} take its place for a while alone (swap): replace is for FFN blocks")
@@ -61,8 +62,10 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     ranks = replaced(model.config)
     counts = units_left(model.config)
     layers = LAYERS.get(model.config.model_type, ())
+    linear_of = {}  # block → what is in its place, on a device
     with swap(model, modules):
         for site in sites(model, blocks):
+            linear_of[site.block] = site.ffn
             for of_all in (ranks, counts):
                 of_all.pop(site.block, None)
             if layers and all(hasattr(site.output, name) for name in layers):  # as its family's blocks have them
@@ -73,7 +76,17 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     for site in sites(copied, blocks):
         site.output.to(model.device, model.dtype).requires_grad_(True)
     _note(copied, ranks, counts)
-    return copied
+    if not is_on_disk(model):
+        return copied
+
+    from howlinear.models.disk_copy import copy_on_disk  # which loads, and loading needs this module
+
+    def write(files: ShardWriter) -> PreTrainedModel:
+        for site in replaced_sites:
+            files.write(site.name, {site.name: linear_of[site.block].to(model.dtype)})
+        return copied  # without weights, as the model is
+
+    return copy_on_disk(model, write)
 
 
 def with_fewer_units(model: PreTrainedModel, counts: Mapping[int, int]) -> PreTrainedModel:

@@ -27,6 +27,7 @@ from howlinear.errors import ConstantError, InputError
 from howlinear.files import figures, paths, tables
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import HeldOutLosses
+from howlinear.instrument.selection import selected
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
 from howlinear.notebook import prose, settings
@@ -49,6 +50,7 @@ class Run:
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn.
         sample: raw rows kept per block.
+        blocks: which blocks `capture` gives, by a rule as in `selection.choose_blocks`; None: all of them.
         user_texts: short name → path, for the corpora that are the user's own texts.
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
@@ -65,6 +67,7 @@ class Run:
     seq_len: int
     seed: int
     sample: int
+    blocks: str | None = None
     beside: list[str] = field(default_factory=list)
     user_texts: Mapping[str, str] = field(default_factory=dict)
     texts: Path | None = None
@@ -87,10 +90,11 @@ class Run:
         folder = paths.inside(paths.build(self.profile) / "captures", name)
         return paths.inside(folder, f"{corpus}.safetensors")
 
-    def capture(self, name: str, corpus: str | None = None) -> Stored:
+    def capture(self, name: str, corpus: str | None = None, every: bool = False) -> Stored:
         """Load the capture of a model on a corpus, the main one by default; make it first if missing or out of date.
 
-        It holds the blocks whose outputs vary; `save` records which blocks are left out, and the answer says so.
+        It holds the blocks that the run profile's rule chooses, or `every` one, of those whose outputs vary; `save`
+        records which of these do not, and the answer says so.
 
         In the pipeline the capture always exists: the Snakefile has `make_capture` called first whenever weights, sizes
         or code changed. The check here is for notebooks that are run outside the pipeline.
@@ -102,7 +106,9 @@ class Run:
         stored = load_capture(path)
         if stored.about["constant"]:
             self.constant.setdefault(name, {})[corpus] = stored.about["constant"]
-        return stored
+        if every or self.blocks is None:
+            return stored
+        return replace(stored, blocks=selected({name: stored.blocks}, self.blocks)[name])
 
     def make_capture(self, name: str, corpus: str) -> Path:
         """Capture a model on a corpus of the run profile, replacing any earlier capture; return the file's path."""
@@ -274,6 +280,7 @@ def start(stem: str, profile: str = "minis", model: str | None = None, corpus: s
         seq_len=chosen.seq_len,
         seed=chosen.seed,
         sample=chosen.sample,
+        blocks=chosen.blocks,
         beside=[name for name in models if name not in chosen.models_by_name],
         user_texts={name: source for name, source in corpora.items() if name != source},
         texts=None if chosen.texts is None else Path(chosen.texts),

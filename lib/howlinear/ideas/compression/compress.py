@@ -24,13 +24,12 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.instrument.as_rows import rows_of
-from howlinear.instrument.layerwise import open_model
+from howlinear.instrument.layerwise import open_given
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import running
-from howlinear.models.load import check_causal, model_of
-from howlinear.models.shards import is_on_disk
+from howlinear.models.load import check_causal
 from howlinear.models.units import check_plain, unit_count
 from howlinear.models.work import open_work
 from howlinear.text.rows import TokenRows, check
@@ -156,11 +155,8 @@ def compress(
     batch_size = check_count("batch_size", batch_size)
     check_count("multiple", multiple)
     check_flags(alike=alike, progress=progress, layerwise=layerwise)
-    if isinstance(model, str | Path):
-        model = open_model(model, True if layerwise is None and work is not None else layerwise)
-    model = model_of(model, on_disk=True)
-    if layerwise and not is_on_disk(model):
-        raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")
+    by_name = isinstance(model, str | Path)
+    model = open_given(model, True if by_name and layerwise is None and work is not None else layerwise)
     rows = without_padding(rows_of(rows, model))
     with running(model), undisturbed(model):
         calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)

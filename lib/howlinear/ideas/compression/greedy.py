@@ -28,11 +28,14 @@ from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.ideas.compression.signals import price
 from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.capture import hooked
+from howlinear.instrument.layerwise import open_given
 from howlinear.instrument.perplexity import Change, change, held_out, losses
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
-from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.forward import running, trunk
-from howlinear.models.load import check_causal, model_of
+from howlinear.models.layerwise import Layerwise
+from howlinear.models.load import check_causal
+from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
@@ -53,10 +56,11 @@ def fit_maps(
     A block behind a replaced one gets shifted inputs x̃. Its map is fitted from them to the outputs y that the *whole*
     model gives at the same token, so that it also corrects the errors of the maps before it.
     """
-    maps = maps or {}
+    batches = [batch.to(device_of(model)) for batch in ids.split(batch_size)]
+    if is_on_disk(model):
+        return _fit_by_layer(model, batches, blocks, maps or {})
     moments: dict[int, Moments] = {}
-    for batch in ids.split(batch_size):
-        batch = batch.to(model.device)
+    for batch in batches:
         whole = _rows_at(model, blocks, batch, {})
         shifted = _rows_at(model, blocks, batch, maps) if maps else whole
         for block in blocks:
@@ -66,6 +70,33 @@ def fit_maps(
                 moments[block] = Moments(x.shape[1], y.shape[1], x.device)
             moments[block].update(x, y)
     return {block: fit(gathered.to("cpu"))[0] for block, gathered in moments.items()}
+
+
+def _fit_by_layer(
+    model: PreTrainedModel,
+    batches: list[Int64[Tensor, "_ seq_len"]],
+    blocks: Sequence[int],
+    maps: Mapping[int, AffineMap],
+) -> dict[int, AffineMap]:
+    """Do the same with one layer's weights in memory at a time: both texts move through it, one after the other."""
+    fitted: dict[int, AffineMap] = {}
+    whole, shifted = Layerwise(model, batches), Layerwise(model, batches)
+    for number in range(len(whole.layers)):
+        rows = {}
+        for text, replaced in ((whole, {}), (shifted, maps)):
+            with swap(model, replaced):
+                listened = sites(model, [number]) if number in blocks else []
+                kept = rows[text] = []
+                with hooked(listened, lambda _, x, y, kept=kept: kept.append((x.flatten(0, -2), y.flatten(0, -2)))):
+                    text.advance()
+        for place, (x, _) in enumerate(rows[shifted]):
+            _, y = rows[whole][place]
+            if not place:
+                moments = Moments(x.shape[1], y.shape[1], x.device)
+            moments.update(x, y)
+        if number in blocks:
+            fitted[number], _ = fit(moments.to("cpu"))
+    return {block: fitted[block] for block in blocks}
 
 
 @torch.no_grad()
@@ -209,6 +240,7 @@ def compress_to(
     progress: bool = False,
     blocks: int | Iterable[int] | None = None,
     batch_size: int = 16,
+    layerwise: bool | None = None,
 ) -> Plan:
     """Replace as many blocks by maps as a budget of perplexity allows.
 
@@ -223,6 +255,7 @@ def compress_to(
         progress: show a bar.
         blocks: the block or blocks that may be replaced; all by default.
         batch_size: sequences in a forward pass; half as many in passes that compute logits.
+        layerwise: as in `compress`. Every trial reads all layers, so this takes long.
 
     Raises:
         InputError: the budget is not finite, or even the cheapest block exceeds it (the message names the block and its
@@ -230,10 +263,10 @@ def compress_to(
     """
     check_number("max_dppl", max_dppl, "1.0")
     check_count("candidates", candidates)
-    check_flags(progress=progress)
+    check_flags(progress=progress, layerwise=layerwise)
     batch_size = check_count("batch_size", batch_size)
     half = max(1, batch_size // 2)
-    model = model_of(model)
+    model = open_given(model, layerwise)
     check_causal(model)
     rows = without_padding(rows_of(rows, model))
     free = [site.block for site in sites(model, blocks) if not site.linear]

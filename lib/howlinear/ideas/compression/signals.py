@@ -122,15 +122,16 @@ class _Sums:
         self.error = torch.zeros(width, width, dtype=torch.float64, device="cpu")  # Σ r rᵀ
         self.slope = 0.0  # Σ g·r
         self.paired = 0.0  # Σ (g·r)²
-        # of the residual stream h
         self.count = 0  # rows
+        # of the residual stream h
+        self.streamed = 0  # rows
         self.total = torch.zeros(width, dtype=torch.float64, device="cpu")  # Σ h
         self.squares = torch.zeros(width, dtype=torch.float64, device="cpu")  # Σ h², by feature
 
     def add_stream(self, hidden: Tensor) -> None:
         """Add the residual stream behind the layer."""
         rows = hidden.detach().flatten(0, -2).double().cpu()
-        self.count += len(rows)
+        self.streamed += len(rows)
         self.total += rows.sum(0)
         self.squares += rows.square().sum(0)
 
@@ -140,6 +141,7 @@ class _Sums:
         # r = y − (xW + b)
         error = y.double() - self.map(x.double())
         r = error.flatten(0, -2).cpu()
+        self.count += len(r)
         add_gram(self.metric, g)
         add_gram(self.error, r)
         # g·r, token by token
@@ -150,8 +152,8 @@ class _Sums:
     def price(self, predicted: int) -> Price:
         """Take means: of terms with a gradient over the predicted tokens, of the others over all tokens."""
         # Var h = E h² − (E h)²
-        mean = self.total / self.count
-        variance = self.squares / self.count - mean.square()
+        mean = self.total / self.streamed
+        variance = self.squares / self.streamed - mean.square()
         return Price(
             metric=self.metric / predicted,
             error=self.error / self.count,
