@@ -225,6 +225,9 @@ def test_every_command_takes_ways_to_read_a_text(refused, monkeypatch, tmp_path,
 
     monkeypatch.setattr("howlinear.load_corpus", load_corpus)
     refused(f"howlinear: body by line of {table}\n", *words, "--documents", "line", "--text-column", "body")
+    if command == "compare":  # what is said of one's own text is not said of a built-in one beside it
+        words = [command, "mini-gpt2", "--corpus", "docs", "--corpus", table]
+        refused("howlinear: None by auto of docs\n", *words, "--documents", "line", "--text-column", "body")
 
 
 @pytest.mark.parametrize("command", ["measure", "compare", "compress", "tokens"])

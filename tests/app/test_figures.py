@@ -69,9 +69,10 @@ def test_texts_cut_as_asked_for_lie_in_the_folder_before_anything_reads_them(pip
     lines = [f"line {number} of a text that is long enough to hold something out" for number in range(5_000)]
     mine.write_text("\n\n".join(lines[:-1]) + "\n" + lines[-1])
     for _ in range(2):  # the second call finds what the first has cut
-        figures.figures("mini-gpt2", mine, tmp_path / "out", documents="line")
+        figures.figures("mini-gpt2", [mine, "docs"], tmp_path / "out", documents="line")
     for profile in pipeline:
-        (path,) = profile.corpora_by_name.values()
+        path, beside = profile.corpora_by_name.values()
+        assert beside == "docs"
         assert [json.loads(line)["text"] for line in Path(path).read_text().splitlines()] == lines
 
 
@@ -81,7 +82,7 @@ def test_texts_cut_as_asked_for_lie_in_the_folder_before_anything_reads_them(pip
         {"model": None}, {"model": object()}, {"corpus": None}, {"corpus": 3}, {"corpus": [3]}, {"corpus": {"a": 1}},
         {"cores": -1}, {"corpus": "empty.txt"}, {"corpus": "latin.txt"},
         {"corpus": "bytes.gz"}, {"corpus": "bad.jsonl"}, {"corpus": "no-text.csv"}, {"corpus": "nothing"},
-        {"corpus": "short.txt"},
+        {"corpus": "short.txt"}, {"corpus": "docs", "documents": "line"},
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused_before_anything_is_written(pipeline, tmp_path, monkeypatch, given):

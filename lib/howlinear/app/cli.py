@@ -131,6 +131,14 @@ class Reading:
         """Number of bits that the weights are rounded to; None if they are not rounded."""
         return 4 if self.in_4bit else (8 if self.in_8bit else None)
 
+    def of(self, corpus: str, corpora: Sequence[str]) -> Reading:
+        """The options for one of several texts: `documents` and `text_column` are for the user's own, if any is."""
+        from howlinear.text.library import BUILT_IN
+
+        if corpus in BUILT_IN and not set(corpora) <= set(BUILT_IN):
+            return replace(self, documents="auto", text_column=None)
+        return self
+
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
@@ -343,7 +351,7 @@ def compare(
     of_site = "" if site == "ffn" else f"{site} of "
     both = []
     for model, text in pairs:
-        loaded, read = read_inputs(model, text, reading)
+        loaded, read = read_inputs(model, text, reading.of(text, corpora))
         packed = read.rows(rows, seq_len, seed)
         both.append(measured(loaded, packed, sys.stderr.isatty(), site, chosen, batch_size, swap))
     names = two_names(pairs, of_site)
@@ -759,10 +767,11 @@ def check_sources(models: list[str], corpora: list[str], reading: Reading) -> No
     for corpus in corpora:
         library.check_known(corpus)
         path = Path(os.path.expanduser(corpus))
+        column = reading.of(corpus, corpora).text_column
         if streams.is_hub_id(corpus) and not path.exists():
-            next(streams.texts_of(streams.open_hub(corpus), reading.text_column, corpus), None)
-        elif reading.text_column is not None or plain.is_table(path):
-            plain.read_path(path, reading.text_column)
+            next(streams.texts_of(streams.open_hub(corpus), column, corpus), None)
+        elif column is not None or plain.is_table(path):
+            plain.read_path(path, column)
         elif path.is_file():
             plain.read_bytes(path, most=1)
 

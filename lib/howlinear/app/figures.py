@@ -165,17 +165,20 @@ def figures(
     base = paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"
     _check_enough(model, texts, text_column, documents, settings.read(str(base)))
     out = Path(os.path.expanduser(folder or f"howlinear-{Path(model).name}")).absolute()
-    cut = {} if documents == "auto" and text_column is None else _cut(corpora, texts, out, documents)
+    cut = {} if documents == "auto" and text_column is None else _cut(texts, out, documents)
     del texts  # they may be large, and the notebooks take long
+    named = {text: str(path) for text, (path, _) in cut.items()}
     content = {
         "extends": str(base),
         "models": [settings.full_path(model)],
-        "corpora": list(cut) or [text if text in settings.BUILT_IN else settings.full_path(text) for text in corpora],
+        "corpora": [
+            named.get(text) or (text if text in library.BUILT_IN else settings.full_path(text)) for text in corpora
+        ],
     }
     written = _write_run_profile(out, content, force)
-    for path, table in cut.items():
-        if not Path(path).is_file():  # an existing file keeps its time, so it is not read again
-            Path(path).write_text(table, encoding="utf-8")
+    for path, table in cut.values():
+        if not path.is_file():  # an existing file keeps its time, so it is not read again
+            path.write_text(table, encoding="utf-8")
     profile = settings.read(written)  # after the texts that it names are written
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress or (lambda *_: None))
     made = paths.scratch(profile.name)
@@ -230,19 +233,16 @@ def _check_enough(
         load_corpus(text, model, column, documents).rows(profile.rows, profile.seq_len, profile.seed)
 
 
-def _cut(corpora: Sequence[str], texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, str]:
-    """Cut texts as requested: path to write → table with a row per document; a text given by name is refused."""
+def _cut(texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, tuple[Path, str]]:
+    """Cut the user's texts as requested: text → path to write, and a table with a row per document."""
+    if not texts:
+        raise InputError("built-in texts have their own documents: leave documents and text_column out, or give a path")
     cut = {}
-    for number, text in enumerate(corpora, 1):
-        if text not in texts:
-            raise InputError(
-                f"corpus {text} has its own documents: leave documents and text_column out, or give a path"
-            )
-        cells = texts[text]
+    for number, (text, cells) in enumerate(texts.items(), 1):
         if documents != "auto":
             cells = [document for each in cells for document in plain.WAYS[documents](each)]
         rows = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in cells]
-        cut[str(out / f"{number}-{Path(text).stem}.jsonl")] = "".join(rows)
+        cut[text] = out / f"{number}-{Path(text).stem}.jsonl", "".join(rows)
     return cut
 
 

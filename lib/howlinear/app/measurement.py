@@ -18,7 +18,7 @@ from howlinear.errors import HowlinearError, InputError, in_one_line
 from howlinear.files import numbers
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.profile import Profile
-from howlinear.models.ffn_sites import KINDS
+from howlinear.models.ffn_sites import KINDS, sites
 from howlinear.models.layerwise import InseparableError
 from howlinear.text.corpus import Corpus
 
@@ -114,9 +114,10 @@ def measure_untrained(
     to `UNTRAINED_FACTOR` times those of the measurement, until held-out and in-sample R² meet (`instrument.baseline`).
     A model that cannot be built anew, or does not run with fresh weights, is refused.
     """
+    chosen = [each.block for each in sites(model, blocks, site)]
     try:
         packed = corpus.rows(UNTRAINED_FACTOR * rows, seq_len, seed)
-        return baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows), site=site, blocks=blocks)
+        return baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows), site=site, blocks=chosen)
     except InseparableError as error:
         raise InputError(f"--fresh: layer by layer this model cannot be measured ({error}): add --whole") from error
     except HowlinearError as error:

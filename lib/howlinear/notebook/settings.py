@@ -21,8 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from howlinear.errors import InputError, SourceError, in_one_line
 from howlinear.files import atomic, paths
 from howlinear.models.sources import with_revision
-from howlinear.text.documents import OFFLINE
-from howlinear.text.library import PAPERS
+from howlinear.text.library import BUILT_IN
 from howlinear.text.plain import files_below
 
 RECORD = "HOWLINEAR_RECORD"
@@ -31,7 +30,6 @@ RECORD = "HOWLINEAR_RECORD"
 CAPTURE = "capture"
 """The step of the pipeline that makes the captures."""
 
-BUILT_IN = (*OFFLINE, *PAPERS)
 LONGEST_NAME = 60
 
 Name = Annotated[str, StringConstraints(pattern=r"[^/. ]")]  # more than dots and slashes

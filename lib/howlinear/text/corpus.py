@@ -28,7 +28,7 @@ from howlinear.models.load import model_of, tokenizer_of
 from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 from howlinear.text.gathered import gathered
-from howlinear.text.library import PAPERS, check_known, read_as_the_paper, read_public
+from howlinear.text.library import BUILT_IN, PAPERS, check_known, read_as_the_paper, read_public
 from howlinear.text.pack import TooShortError, pack, pack_contiguous
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, Rows, TokenRows
 from howlinear.text.streams import AHEAD, documents_of, is_hub_id, is_stream, open_hub, texts_of
@@ -173,8 +173,8 @@ def load_corpus(
         name = printable(name)
         is_name = isinstance(text, str)  # a `Path` is never the name of a corpus
         text = os.path.expanduser(text)
-        if is_name and text_column is not None and name in (*OFFLINE, *PAPERS):
-            raise InputError(f"{name} has no columns: leave text_column out")
+        if is_name and name in BUILT_IN and (documents, text_column) != ("auto", None):
+            raise InputError(f"{name} has its own documents and no columns: leave documents and text_column out")
         if is_name and name in OFFLINE:
             reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
             return Corpus(name, tokenizer, partial(offline_documents, name), reserved)

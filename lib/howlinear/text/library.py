@@ -80,11 +80,12 @@ BOOKS = {
     ),
 }
 PAPERS = ("wikitext", "wikitext_test", "moby_dick", "puzzles")
+BUILT_IN = (*OFFLINE, *PAPERS)
 
 
 def check_known(name: str) -> None:
     """Refuse a name that is neither a corpus (built-in, public or on the Hub) nor an existing path."""
-    if name in OFFLINE or name in PAPERS or (name and os.path.exists(os.path.expanduser(name))) or is_hub_id(name):
+    if name in BUILT_IN or (name and os.path.exists(os.path.expanduser(name))) or is_hub_id(name):
         return
     if len(name) > LONGEST or "\n" in name:
         raise SourceError(
@@ -94,7 +95,7 @@ def check_known(name: str) -> None:
     if Path(name).suffix or len(Path(name).parts) > 1:
         raise SourceError(f"cannot read corpus file {name}: No such file or directory; give the path of a text file")
     raise SourceError(
-        f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *PAPERS])}, the path of a text file or a folder, or the "
+        f"unknown corpus {name!r}: use {', '.join(BUILT_IN)}, the path of a text file or a folder, or the "
         "id of a data set on the Hub, as owner/name"
     )
 
