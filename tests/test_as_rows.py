@@ -734,6 +734,7 @@ def test_a_map_with_dropout_is_evaluated_without_it(model, ids, site):
 
 CHAT = [{"role": "user", "content": "hello"}]
 ASKED_FOR = {
+    "a chat": (lambda folder: CHAT * 40, "apply_chat_template"),
     "chats": (lambda folder: [CHAT] * 40, "apply_chat_template"),
     "generator of chats": (lambda folder: iter([CHAT] * 40), "apply_chat_template"),
     "images": (lambda folder: torch.zeros(4, 3, 8, 8), "pixel_values"),

@@ -164,7 +164,8 @@ def _cells(item: Any, column: str | None) -> list[str] | None:
         return [item]
     if isinstance(item, tuple) and any(isinstance(part, str) or _holds_strings(part) for part in item):
         raise InputError("strings come in tuples with something else: give them alone, as [text for text, _ in data]")
-    if isinstance(item, list | tuple) and item and isinstance(item[0], Mapping) and "role" in item[0]:
+    turn = item[0] if isinstance(item, list | tuple) and item else item
+    if isinstance(turn, Mapping) and {"role", "content"} <= turn.keys():
         raise InputError("a chat is no text: give strings, as tokenizer.apply_chat_template(chat, tokenize=False)")
     if not isinstance(item, Mapping) or "input_ids" in item:
         return None
