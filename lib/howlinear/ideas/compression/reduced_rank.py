@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.reduced_rank import RankCurve
-from howlinear.ideas.compression.costs import swap_cost
-from howlinear.instrument.perplexity import held_out, losses
+from howlinear.ideas.compression.costs import cost
+from howlinear.instrument.perplexity import held_out
+from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import sites
 from howlinear.text.rows import TokenRows
 
@@ -74,20 +75,18 @@ def rank_costs(
     Returns:
         A row per block and rank: `block`, `rank`, `share` of the block's numbers, `r2`, and the cost, see `costs.cost`.
     """
-    base = losses(model, held_out(text))
-    own = ffn_parameters(model) / len(sites(model))
-    rows = []
+    scored = held_out(text)
+    maps = {}
     for block, curve in curves.items():
         width = len(curve.r2) - 1
-        ranks = {max(1, width // part) for part in (16, 8, 4, 2, 1)}
-        for rank in sorted(ranks):
+        for rank in sorted({max(1, width // part) for part in (16, 8, 4, 2, 1)}):
             # past half the width a pair of thin matrices is no smaller than the full one
-            replacement = curve.map if rank == width else curve.at(rank)
-            row = {
-                "block": block,
-                "rank": rank,
-                "share": share_of_block(curve, rank, own),
-                "r2": float(curve.r2[rank]),
-            }
-            rows.append(row | swap_cost(model, {block: replacement}, text, base))
+            maps[block, rank] = curve.map if rank == width else curve.at(rank)
+    base, after = swap_losses(model, {key: (key[0], replacement) for key, replacement in maps.items()}, scored)
+    own = ffn_parameters(model) / len(sites(model))
+    rows = []
+    for block, rank in maps:
+        curve = curves[block]
+        row = {"block": block, "rank": rank, "share": share_of_block(curve, rank, own), "r2": float(curve.r2[rank])}
+        rows.append(row | cost(base, after[block, rank], scored.fold))
     return pd.DataFrame(rows)
