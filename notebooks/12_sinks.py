@@ -25,7 +25,9 @@ features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output feature
 swapped = 8  # blocks with massive rows that are swapped in each model, those that rest most on these rows
 others = 2  # blocks without massive rows that are swapped for comparison: the most and the least linear
 cost_rows: int or None = None  # held-out token rows that costs are measured on; None: all
-planted_rows = 8192  # token rows for the model with a planted sink
+planted_model: str or None = None  # in which model a sink is planted; None: the run's first with a loss
+planted_text: str or None = None  # on which text; None: the run's main text
+planted_rows = 8192  # token rows of it
 planted_in: list or str = "depth 0.4"  # in which block after the first: a rule, or a list with one number
 lengths = [32, 128, 512, 2048]  # tokens in a sequence, as far as the model reads and the text fills them
 intervened_rows: int or None = None  # token rows that interventions are tried on; None: all
@@ -131,16 +133,19 @@ predicting = (name for name in run.models if is_causal(run.model(name)))
 first = next(predicting, next(iter(run.models)))
 model, seq_len = run.model(first), run.seq_len
 numbers = list(run.capture(first).blocks)
-if len(numbers) < 2:
+if planted_model is None and len(numbers) < 2:
     print(f"a sink takes two blocks whose outputs vary, and {first} has one: it is planted in mini-gpt2")
-    first, model, seq_len = "mini-gpt2", hl.load_model("mini-gpt2"), min(seq_len, 128)
+    planted_model = "mini-gpt2"
+if planted_model is not None:
+    first, model, seq_len = planted_model, hl.load_model(planted_model), min(seq_len, 128)
     numbers = [site.block for site in hl.sites(model)]
 planted_block, *_ = choose_blocks(planted_in, numbers[1:])
 marking = numbers[numbers.index(planted_block) - 1]
-planted_text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), seq_len, run.seed)
-before = capture(model, planted_text, [marking, planted_block], sample=run.sample, seed=run.seed)
+planted_corpus = run.corpus(planted_text or run.corpora[0], model)
+sunk_text = planted_corpus.rows(min(planted_rows, run.rows), seq_len, run.seed)
+before = capture(model, sunk_text, [marking, planted_block], sample=run.sample, seed=run.seed)
 clean = before[planted_block]
-first_of_clean = measure.first_rows(model, planted_text)
+first_of_clean = measure.first_rows(model, sunk_text)
 mark = torch.zeros(clean.outputs.d_in)
 marked = torch.tensor([20, 70]) % len(mark)  # two features, of a narrow model too
 mark[marked] = planted_mark * before[marking].heavy_rows().median * torch.tensor([0.8, 0.6])
@@ -149,13 +154,13 @@ written = torch.tensor([10, 60, 100]) % len(vector)
 vector[written] = planted_size * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
 
 with planted.sunk(model, planted_block, mark, vector, marking):
-    sunk = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
-    first_of_sunk = measure.first_rows(model, planted_text)
+    sunk = capture(model, sunk_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
+    first_of_sunk = measure.first_rows(model, sunk_text)
     planted_looks = {
         ("clean", planted_block): look(clean, [0], features, first_of_clean[planted_block]),
         ("sunk", planted_block): look(sunk, [0], features, first_of_sunk[planted_block]),
     }
-    costs_of_sunk = costs.cost_table("sunk", model, planted_looks, planted_text, [planted_block])
+    costs_of_sunk = costs.cost_table("sunk", model, planted_looks, sunk_text, [planted_block])
 
 planted_blocks = measure.block_table(planted_looks).rename(columns={"model": "case"})
 planted_blocks = run.record("planted", planted_blocks).set_index("case")
@@ -206,7 +211,7 @@ else:
     answering, aside = behind[:2]
     measured = {"writer": planted_block, "blocks": [answering, aside]}
     with planted.sunk(model, planted_block, mark, vector, marking):
-        read = capture(model, planted_text, [answering, aside], sample=run.sample, seed=run.seed)
+        read = capture(model, sunk_text, [answering, aside], sample=run.sample, seed=run.seed)
         direction, threshold = planted.first_apart(read[answering].rows())
         answer, own = (-vector * read[block].heavy_rows().median / clean.heavy_rows().median for block in read)
         with (
@@ -214,9 +219,9 @@ else:
             planted.planted(model, aside, planted.sink(own)),
         ):
             more = {"lengths": lengths, "bos": interventions.bos_of(model), "seed": run.seed}
-            chain = [interventions.intervene("sunk", model, planted_text, **measured, **more)]
+            chain = [interventions.intervene("sunk", model, sunk_text, **measured, **more)]
     at_first = {"which": interventions.at_first, "only": [interventions.ZERO]}
-    chain += [interventions.intervene("clean", model, planted_text, **measured, **at_first)]
+    chain += [interventions.intervene("clean", model, sunk_text, **measured, **at_first)]
     planted_effects, planted_summary = interventions.tables(chain)
     run.record("planted_effects", planted_effects.rename(columns={"model": "case"}))
     run.record("planted_interventions", planted_summary.rename(columns={"model": "case"}))
@@ -234,7 +239,7 @@ looks = {}
 ids = {}
 decode = {}
 for name in run.models:
-    stored = run.capture(name, every=True)
+    stored = run.capture(name)
     ids[name] = stored.rows.ids
     decode[name] = tokenizer_of(run.model(name)).decode
     first_of_block = measure.first_rows(run.model(name), stored.rows)
@@ -647,7 +652,7 @@ if enough is not None:
 change = None  # a function of x and y, of shape (batch, seq_len, d), that gives another y
 
 if change is not None:
-    few = planted_text.thinned(2048)
+    few = sunk_text.thinned(2048)
     with planted.planted(model, planted_block, change):
         loud = capture(model, few, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
     seen = look(loud, [0], [0])

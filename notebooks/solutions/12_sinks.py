@@ -29,8 +29,8 @@ run = start("12_sinks", profile)
 first = next(iter(run.models))
 model = run.model(first)
 planted_block, *_ = choose_blocks("depth 0.4", [site.block for site in hl.sites(model)][1:])
-planted_text = run.corpus(run.corpora[0], model).rows(min(8192, run.rows), run.seq_len, run.seed)
-before = capture(model, planted_text, [planted_block - 1, planted_block], sample=run.sample, seed=run.seed)
+sunk_text = run.corpus(run.corpora[0], model).rows(min(8192, run.rows), run.seq_len, run.seed)
+before = capture(model, sunk_text, [planted_block - 1, planted_block], sample=run.sample, seed=run.seed)
 clean = before[planted_block]
 mark = torch.zeros(clean.outputs.d_in)
 marked = torch.tensor([20, 70]) % len(mark)
@@ -39,7 +39,7 @@ vector = torch.zeros(clean.outputs.d_in)
 written = torch.tensor([10, 60, 100]) % len(vector)
 vector[written] = 300 * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
 with planted.sunk(model, planted_block, mark, vector):
-    sunk = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
+    sunk = capture(model, sunk_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
 planted_looks = {
     ("clean", planted_block): look(clean, [0], [0]),
     ("sunk", planted_block): look(sunk, [0], [0]),
@@ -107,7 +107,7 @@ def change(x, y):
 
 
 with planted.planted(model, planted_block, change):
-    loud = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
+    loud = capture(model, sunk_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
 seen = look(loud, [0], [0])
 assert seen.solved.massive_rows == 0
 assert seen.solved.ceiling.r2 > 0.9

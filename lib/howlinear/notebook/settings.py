@@ -46,8 +46,8 @@ class RunProfile(BaseModel):
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn, and every fit that starts at random.
         sample: raw rows kept per block.
-        blocks: which blocks of each model notebooks look into, by a rule as in `selection.choose_blocks`; R²_lin and
-            massive rows are measured of every block. None: all of them.
+        blocks: which blocks of each model notebooks look into, by a rule as in `selection.choose_blocks`; R²_lin is
+            measured of every block. None: all of them.
         texts: folder with the paper's texts, see `text.library`; None: the folder that `HOWLINEAR_TEXTS` names, or else
             they are downloaded.
         notebooks: which notebooks the pipeline runs; None: all of them.
