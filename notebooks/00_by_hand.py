@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 00 · Could a straight line do this block's work?
 #
-# **Question.** A language model is a stack of blocks, and half of each block is a small neural network with a bend in
-# it. If we replaced that network by a straight line, how much of its work would the line do?
+# **Question.** A language model is a stack of layers, and half of each layer is a small neural network with a bend in
+# it, the feed-forward block. If we replaced that block by a straight line, how much of its work would the line do?
 #
 # **You need** to have seen a straight line fitted to points; only the exercises need Python. **You learn** to fit a
 # line to a block's rows by hand, to say what $R^2$ is a share of, and why it is scored on rows that the line has not
@@ -64,10 +64,10 @@ run.answer()
 #
 # A **[token](../book/reading.md#token)** is a word or a piece of one; the model reads a text as a sequence of tokens.
 # Inside the model every token is a list of numbers that travels upwards, the **[residual
-# stream](../book/reading.md#residual-stream)**: each block reads it and adds something to it. One half of a block,
+# stream](../book/reading.md#residual-stream)**: each layer reads it and adds something to it. One half of a layer,
 # attention, lets tokens look at one another. The other half, the **[feed-forward block](../book/reading.md#block)**,
-# takes each token by itself: a list of numbers $x$ goes in, a list of numbers $y$ comes out. From here on, "block"
-# means this half.
+# takes each token by itself: a list of numbers $x$ goes in, a list of numbers $y$ comes out. "Block" always means
+# this half.
 #
 # One token at one block, the pair $(x, y)$, is a **[row](../book/reading.md#row)**. Many rows make a cloud of points,
 # and we can fit a straight line to it. With $d$ numbers going in and $d$ coming out, the line is $y \approx xW + b$, a

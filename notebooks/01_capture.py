@@ -11,7 +11,7 @@
 # %% [markdown]
 # # 01 · What goes into a feed-forward block, and what comes out?
 #
-# **Question.** A transformer block has two halves: attention, which mixes positions, and a feed-forward network (FFN),
+# **Question.** A transformer layer has two halves: attention, which mixes positions, and a feed-forward network (FFN),
 # which does not. If we watch the FFN while the model reads, what do we see?
 #
 # **You need** notebook 00. **You learn** what goes into a block and what comes out, and to describe a cloud of inputs
@@ -64,9 +64,9 @@ run.answer()
 #
 # The paper calls this "distillation as measurement", and its figure 1 is a diagram of it. Here is ours, drawn by code.
 #
-# **How to read it.** Left: one block of the frozen model, bottom to top; the grey line past the boxes is the residual
-# stream, and at each ⊕ a layer's output is added to it (in Pythia the FFN runs in parallel with attention, not after
-# it). The two orange taps are all we touch. Right: what we do with the pairs.
+# **How to read it.** Left: one layer of the frozen model, bottom to top; the grey line past the boxes is the residual
+# stream, and at each ⊕ the output of one half is added to it (in Pythia the FFN runs in parallel with attention, not
+# after it). The two orange taps are all we touch. Right: what we do with the pairs.
 
 # %%
 figure = plots.diagram()
