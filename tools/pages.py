@@ -73,9 +73,9 @@ def fill_prose(template: str, results: Path) -> str:
 
 
 def figure(name: str) -> str:
-    """HTML of a figure in a page of results: of the public models, or of the embedded ones if there is none."""
-    profile = whose_figure(name)
-    return f'<img src="../figures/{profile}/{name}.png" width="560" alt="{lessons.captions()[name]}">'
+    """A figure with its caption: of the public models, or of the embedded ones if there is none."""
+    profile, caption = whose_figure(name), lessons.captions()[name]
+    return f'<img src="../figures/{profile}/{name}.png" width="560" alt="{caption}">\n\n*{caption}.*'
 
 
 def whose_figure(name: str) -> str:
