@@ -153,7 +153,7 @@ def test_a_profile_says_what_more_rows_would_do():
     )
     assert "too few" not in steady
     short = with_limits((0.5, 0.05, 0.52), (0.7, 0.05, 0.80), (0.6, 0.01, 0.65)).outlook
-    assert "too few to trust R²_lin in blocks 1, 2; with ever more R²_lin tends to 0.800" in short
+    assert "too few to trust the interval of blocks 1, 2; with ever more R²_lin tends to 0.800" in short
     assert "(+0.100)" in short
     assert "too few" not in with_limits((0.5, 0.0005, 0.504)).outlook  # what two decimals do not show
     assert "too few to trust" in with_limits((0.5, 0.0005, 0.506)).outlook

@@ -213,9 +213,9 @@ class Profile(Mapping):
     def outlook(self) -> str:
         """One sentence: how many train rows there are for each input, and how far R²_lin would rise with ever more.
 
-        Rows are too few to trust R²_lin if it misses its limit by more than the half-width of its interval, which is
-        about the documents that were drawn and knows nothing of their number, and by more than two decimals show
-        (`SHOWN`). Blocks without an R²_lin are named first.
+        Rows are too few to trust the interval of a block if it ends below that limit, which is farther off than two
+        decimals show (`SHOWN`): the interval is about which documents were drawn, not about how many. Blocks without
+        an R²_lin are named first.
         """
         have = f"{self.rows_per_input:,.0f} train rows for each input"
         constant = [block for block in self if block not in self.defined]
@@ -241,7 +241,7 @@ class Profile(Mapping):
         if untold:
             return f"{have}: too few to say what R²_lin tends to in {numbered(untold)}; elsewhere {tends}"
         if short:
-            return f"{have}: too few to trust R²_lin in {numbered(short)}; {tends}"
+            return f"{have}: too few to trust the interval of {numbered(short)}; {tends}"
         return f"{have}; {tends}"
 
     @property
