@@ -25,6 +25,7 @@ corpus: str or None = None  # your own text instead of the profile's: a path or 
 token_rows: int or None = None  # rows that features are computed on, a quarter held out; None: the run profile's
 blocks: list or str or dict or None = None  # which spectra, besides the checked blocks': numbers or a rule; None: all
 degree = 4  # the highest degree of the spectrum
+predicted_of: list or str or None = None  # which blocks' R²_lin is predicted from second moments; None: all
 held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: more means fewer passes
 kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for degree 2 alone: time grows as its cube
 counts = [0, 16, 32, 64, 128, 256]  # how many of the loudest neurons get their squares reweighted; all of them too
@@ -283,7 +284,8 @@ for activation, variance in in_all.items():
 # inputs have beyond mean and covariance.
 
 # %%
-of_models = [measure.gaussian_table(name, run.model(name), stored[name].blocks) for name in run.models]
+predicted_blocks = selected({name: found.blocks for name, found in stored.items()}, predicted_of)
+of_models = [measure.gaussian_table(name, run.model(name), found) for name, found in predicted_blocks.items()]
 gaussian = run.record("gaussian", pd.concat(of_models))
 agreement = run.record("predicted", measure.predicted_table(gaussian))
 run.folded("every block", gaussian.set_index(["model", "block", "counted"]).round(3))
