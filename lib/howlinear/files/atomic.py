@@ -31,7 +31,9 @@ def written_aside(target: Path | str) -> Iterator[Path]:
         raise SourceError(f"cannot write {target}: it is a folder; name a file")
     with _neighbour(target, is_folder=False) as aside:
         yield aside
-        aside.chmod(0o666 & ~_umask())
+        mask = os.umask(0)  # it can only be read by setting it
+        os.umask(mask)
+        aside.chmod(0o666 & ~mask)
         aside.replace(target)
 
 
@@ -122,10 +124,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

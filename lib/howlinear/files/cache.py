@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pooch
@@ -16,26 +15,18 @@ from howlinear.files import atomic
 def made_once(below: Path | str, make: Callable[[Path], None]) -> Path:
     """Return the folder `below` in the cache, filled by `make` if it is absent; a failure leaves nothing behind."""
     target = Path(pooch.os_cache("howlinear")) / below
-    if not target.is_dir():
-        with _locked(target.parent):
-            if not target.is_dir():  # nobody else made it while we waited for the lock
-                with atomic.folder_aside(target) as new:
-                    make(new)
-    return target
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder; the kernel releases the lock of a dead process."""
+    if target.is_dir():
+        return target
+    folder = target.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock")
-        lock.acquire()
+        lock = FileLock(folder / "lock").acquire()  # the kernel releases the lock of a dead process
     except OSError as error:
         raise SourceError(
             f"cannot write {folder}, where unpacked and converted files are kept: {error.strerror}; make it writable"
         ) from error
-    try:
-        yield
-    finally:
-        lock.release()
+    with lock:
+        if not target.is_dir():  # nobody else made it while we waited for the lock
+            with atomic.folder_aside(target) as new:
+                make(new)
+    return target

@@ -24,6 +24,7 @@ import jupytext
 import papermill
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
+from papermill.translators import PythonTranslator
 
 from howlinear.errors import InputError, SourceError, ending_in_one_line
 from howlinear.files import atomic, paths
@@ -160,22 +161,13 @@ def declared(notebook: NotebookNode) -> dict[str, Parameter]:
     parameters: dict[str, Parameter] = {}
     for cell in notebook.cells:
         if "parameters" in cell.metadata.get("tags", []):
-            lines = cell.source.splitlines()
-            for statement in ast.parse(cell.source).body:
-                behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
-                parameters |= _declared_by(statement, behind.strip(" #"))
+            for found in PythonTranslator.inspect(cell):
+                default = ast.literal_eval(found.default)
+                types = tuple(_TYPES[name] for name in found.inferred_type_name.split(" or "))
+                if found.inferred_type_name == "None":  # there is no annotation
+                    types = (type(default),)
+                parameters[found.name] = Parameter(default, types, found.help)
     return parameters
-
-
-def _declared_by(statement: ast.stmt, comment: str) -> dict[str, Parameter]:
-    """Read the parameter of one statement, with the comment after it; empty if it is not an assignment."""
-    if isinstance(statement, ast.AnnAssign):  # steps: int or None = None
-        types = tuple(_TYPES[name] for name in ast.unparse(statement.annotation).split(" or "))
-        return {statement.target.id: Parameter(ast.literal_eval(statement.value), types, comment)}
-    if not isinstance(statement, ast.Assign):
-        return {}
-    default = ast.literal_eval(statement.value)
-    return {statement.targets[0].id: Parameter(default, (type(default),), comment)}
 
 
 def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict[str, Any]:
