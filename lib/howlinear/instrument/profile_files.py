@@ -25,13 +25,13 @@ from howlinear.files.paths import check_path
 from howlinear.instrument.capture import BlockCapture, LazyBlocks
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile, Solved, Stop
-from howlinear.instrument.store import block_from, block_tensors, disjoint
+from howlinear.instrument.store import block_from, block_tensors, disjoint, tensors_below
 from howlinear.models.checks import check_flags
 from howlinear.models.ffn_sites import check_kind
 from howlinear.text.rows import RowsOnRecord
 
 SUFFIXES = (".safetensors", ".json")
-MOMENTS = ".moments."  # between a block and the names of its moments
+MOMENTS = ".moments."  # between a block and the names of its moments, which are those of a capture
 
 
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
@@ -42,12 +42,14 @@ def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
     if os.path.lexists(path) and not force:
         raise SourceError(f"cannot write {path}: it is there already; name another, or give force=True to replace it")
     numbers = json.dumps(profile.to_dict(), allow_nan=False, ensure_ascii=False)
-    tensors = {} if path.suffix == ".json" else _tensors(profile) | _moments(profile)
+    if path.suffix == ".json":
+        atomic.write_text(path, numbers + "\n")
+        return
+    tensors = _tensors(profile)
+    for block, moments in (profile.moments or {}).items():
+        tensors |= {f"{block}{MOMENTS}{name}": tensor for name, tensor in block_tensors(moments).items()}
     with atomic.written_aside(path) as aside:
-        if path.suffix == ".json":
-            aside.write_text(numbers + "\n", encoding="utf-8")
-        else:
-            save_file(disjoint(tensors), aside, metadata={"profile": numbers})
+        save_file(disjoint(tensors), aside, metadata={"profile": numbers})
 
 
 def save_skips(profile: Profile, folder: Path, hookpoint: str) -> None:
@@ -193,24 +195,12 @@ def _interval(block: Mapping[str, Any], name: str) -> Estimate | None:
     return None if math.isnan(estimate.low) else estimate
 
 
-def _moments(profile: Profile) -> dict[str, Tensor]:
-    """Collect all blocks' moments as captures have them, by `<block>.moments.<name>`; none if they were not kept."""
-    kept = {} if profile.moments is None else profile.moments
-    return {
-        f"{block}{MOMENTS}{name}": tensor
-        for block, moments in kept.items()
-        for name, tensor in block_tensors(moments).items()
-    }
-
-
 def _read_moments(path: Path, said: str, block: int) -> BlockCapture:
     """Read one block's moments from a file, unless its profile has changed since it was read."""
-    start = f"{block}{MOMENTS}"
     with _reading(path), safe_open(path, framework="pt") as file:
         if file.metadata()["profile"] != said:
             raise ValueError("another profile was written to it since, so that its moments are not those of this one")
-        names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118 (it is no mapping)
-        return block_from({name.removeprefix(start): file.get_tensor(name) for name in names})
+        return block_from(tensors_below(file, f"{block}{MOMENTS}"))
 
 
 def _tensors(profile: Profile) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -50,10 +50,7 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         parts["rows"]["spans"] = rows.spans
     parts |= {str(number): block_tensors(block) for number, block in blocks.items()}
     tensors = disjoint({f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()})
-    digests = {
-        part: _digest({name: tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")})
-        for part in parts
-    }
+    digests = {part: _digest(part, {name: tensors[f"{part}.{name}"] for name in parts[part]}) for part in parts}
     # One entry for all information: several would be written in any order.
     said = {**about, "corpus": rows.corpus, "sha256": digests}
     if rows.note:
@@ -92,11 +89,11 @@ def block_tensors(block: BlockCapture) -> dict[str, Tensor]:
     return tensors
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of named tensors: of names, types, shapes and bytes."""
+def _digest(part: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the tensors of `rows` or a block: of names, types, shapes and bytes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(f"{part}.{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.numpy().data)
     return digest.hexdigest()
 
@@ -104,29 +101,23 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 def about_capture(path: Path) -> dict[str, Any]:
     """Read the information about a capture, without its tensors."""
     with _opened(path) as file:
-        return {key: value for key, value in _said(file).items() if key != "sha256"}
+        said = json.loads(file.metadata()["about"])
+    return {key: value for key, value in said.items() if key != "sha256"}
 
 
 def load_capture(path: Path) -> Stored:
     """Open a capture; a block's tensors are read when it is asked for."""
     about = about_capture(path)
-    names: dict[str, list[str]] = {}  # `rows` or a block → its tensors
     with _opened(path) as file:
-        for name in file.keys():  # noqa: SIM118 (it is no mapping)
-            part, _, _ = name.partition(".")
-            names.setdefault(part, []).append(name)
-        tensors = _checked(file, "rows", names.pop("rows"))
-        named = {name.removeprefix("rows."): tensor for name, tensor in tensors.items()}
         left_out = (about["text"],) if "text" in about else ()
-        rows = TokenRows(**named, corpus=about["corpus"], left_out=left_out)
-        makers = {int(block): partial(_read_block, path, block, of_block) for block, of_block in names.items()}
-    return Stored(LazyBlocks(makers), rows, about)
+        rows = TokenRows(**_checked(file, "rows"), corpus=about["corpus"], left_out=left_out)
+        blocks = {name.partition(".")[0] for name in file.keys()} - {"rows"}  # noqa: SIM118 (it is no mapping)
+    return Stored(LazyBlocks({int(block): partial(_read_block, path, block) for block in blocks}), rows, about)
 
 
-def _read_block(path: Path, block: str, names: Iterable[str]) -> BlockCapture:
+def _read_block(path: Path, block: str) -> BlockCapture:
     with _opened(path) as file:
-        tensors = _checked(file, block, names)
-        return block_from({name.removeprefix(f"{block}."): tensor for name, tensor in tensors.items()})
+        return block_from(_checked(file, block))
 
 
 def block_from(tensors: Mapping[str, Tensor]) -> BlockCapture:
@@ -153,17 +144,15 @@ def _opened(path: Path) -> Iterator[safe_open]:
         raise SourceError(f"cannot read capture {path}: {error}; remove it and run again to make it anew") from error
 
 
-def _said(file: safe_open) -> dict[str, Any]:
-    """Read a file's information about itself, including its checksums."""
-    return json.loads(file.metadata()["about"])
-
-
-def _checked(file: safe_open, part: str, names: Iterable[str]) -> dict[str, Tensor]:
+def _checked(file: safe_open, part: str) -> dict[str, Tensor]:
     """Read the tensors of a block, or of `rows`, and refuse them if they are not what was written."""
-    digests = _said(file).get("sha256")
-    if digests is None:
-        raise ValueError("it holds no checksums, so an older version made it")
-    tensors = {name: file.get_tensor(name) for name in names}
-    if _digest(tensors) != digests[part]:
+    tensors = tensors_below(file, f"{part}.")
+    if _digest(part, tensors) != json.loads(file.metadata()["about"])["sha256"][part]:
         raise ValueError(f"its part {part!r} is not what was written")
     return tensors
+
+
+def tensors_below(file: safe_open, start: str) -> dict[str, Tensor]:
+    """Read the tensors whose names begin like this, by the rest of their names."""
+    names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118 (it is no mapping)
+    return {name.removeprefix(start): file.get_tensor(name) for name in names}
