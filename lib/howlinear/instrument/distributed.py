@@ -111,19 +111,6 @@ def gather_blocks(mine: Mapping[int, Found]) -> dict[int, Found]:
     return dict(sorted((block, found) for of_process in gather(mine) for block, found in of_process.items()))
 
 
-def check_same_rows(rows: Rows) -> None:
-    """Make sure that all processes have read the same text.
-
-    Raises:
-        InputError: they differ.
-        ProcessError: another process is gone.
-    """
-    if not current_group().alone and len(set(gather(rows.sha256))) > 1:
-        raise InputError(
-            "the processes differ in the text that they read: give all machines the same files and packages"
-        )
-
-
 def capture_together(
     model: PreTrainedModel, rows: Rows, batches: list[Tensor], **options: Any
 ) -> dict[int, BlockCapture]:
@@ -172,24 +159,22 @@ def _joined_block(
 ) -> BlockCapture:
     """Join one block's capture from each process's folds and capture, which is None if the process has run no batch."""
     seen = [(folds_there, part) for folds_there, part in parts if part is not None]
-    in_files = isinstance(seen[0][1].train, Folds)
-    sides: list[Sequence[Moments]] = []
-    for side in (False, True):
-        totals = [partial(_fold_total, seen, fold) for fold in folds if fold[0] == side]
-        sides.append(Folds(totals) if in_files else [total() for total in totals])
-    outputs = Moments.total([part.outputs for _, part in seen])
-    return BlockCapture(*sides, outputs, None, HeavyRows.merged([part.heavy_rows() for _, part in seen]))
 
-
-def _fold_total(seen: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture]], fold: tuple[bool, int]) -> Moments:
-    """Add up the moments of a fold over the processes that have seen rows of it."""
-    held_out, _ = fold
-
-    def of_process(folds_there: Sequence[tuple[bool, int]], part: BlockCapture) -> Moments:
+    def of_process(folds_there: Sequence[tuple[bool, int]], part: BlockCapture, fold: tuple[bool, int]) -> Moments:
+        held_out, _ = fold
         place = [each for each in folds_there if each[0] == held_out].index(fold)
         return part.test[place] if held_out else part.train[place]
 
-    return Moments.total(of_process(there, part) for there, part in seen if fold in there)
+    def total(fold: tuple[bool, int]) -> Moments:
+        return Moments.total(of_process(there, part, fold) for there, part in seen if fold in there)
+
+    in_files = isinstance(seen[0][1].train, Folds)
+    sides: list[Sequence[Moments]] = []
+    for side in (False, True):
+        totals = [partial(total, fold) for fold in folds if fold[0] == side]
+        sides.append(Folds(totals) if in_files else [total() for total in totals])
+    outputs = Moments.total([part.outputs for _, part in seen])
+    return BlockCapture(*sides, outputs, None, HeavyRows.merged([part.heavy_rows() for _, part in seen]))
 
 
 # --- How they start

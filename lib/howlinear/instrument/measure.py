@@ -12,7 +12,7 @@ from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
 from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.distributed import capture_together, check_same_rows, current_group, gather, gather_blocks
+from howlinear.instrument.distributed import capture_together, current_group, gather, gather_blocks
 from howlinear.instrument.layerwise import load_whole, measure_layers, open_model
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, defined, solve
@@ -120,7 +120,10 @@ def measure(
     packed = rows_of(corpus, model, usual if rows is None else rows, seq_len, seed)
     one_look = [torch.arange(len(packed.test), device="cpu")]  # at all sequences
     looks = one_look if tolerance is None else schedule(packed, width_of(model))
-    check_same_rows(packed)
+    if not current_group().alone and len(set(gather(packed.sha256))) > 1:
+        raise InputError(
+            "the processes differ in the text that they read: give all machines the same files and packages"
+        )
     if tokens:
         Grouping.by_token(packed, held_out=True, site=chosen[0].name)  # raises before the model runs
     if swap:

@@ -121,12 +121,10 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
             "how a text is read"
         )
     text = gathered(text)
+    if rows and not is_text(text):
+        raise InputError(f"{', '.join(rows)} given with rows or token ids: leave them out")
     if is_text(text) or isinstance(text, Rows | RowsOnRecord):
-        if rows and not is_text(text):
-            raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
         return held_out(rows_of(text, model, **rows))
-    if rows:
-        raise InputError(f"{', '.join(rows)} given with token ids: leave them out")
     if not isinstance(text, Mapping):
         return held_out(as_ids(text))
     inputs = ModelInputs.of(text)
