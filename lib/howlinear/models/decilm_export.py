@@ -119,13 +119,10 @@ def _fill(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _gated(site: Site, maps: Mapping[int, int | None]) -> dict[str, Tensor]:
-    """Return the weights of a block under the names that gated units have."""
-    return _as_gated(site.output) if site.block in maps else dict(site.output.named_parameters())
-
-
-def _as_gated(module: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of gated units that compute the same as a linear layer, or a pair of them."""
-    first, *second = [module] if isinstance(module, nn.Linear) else module
+    """Return the weights of a block's gated units, or of units that compute the same as its linear layer or pair."""
+    if site.block not in maps:
+        return dict(site.output.named_parameters())
+    first, *second = [site.output] if isinstance(site.output, nn.Linear) else site.output
     bias = (second[0] if second else first).bias
     readout = second[0].weight if second else torch.eye(len(bias)).to(bias)
     return {

@@ -46,15 +46,6 @@ def converted(file: Path) -> Path:
     The folder is written completely or not at all; its seal is still to be checked. If `transformers` cannot read the
     file, its own errors are raised (`sources.UNLOADABLE`).
     """
-    _check_begin(file)
-    missing = [package for package in READERS if find_spec(package) is None]
-    if missing:
-        raise SourceError(f"GGUF files need {' and '.join(missing)}: pip install {' '.join(missing)}")
-    below = Path("gguf", transformers.__version__, digest(file), file.stem)
-    return made_once(below, lambda new: _convert(file, new))
-
-
-def _check_begin(file: Path) -> None:
     try:
         with file.open("rb") as stream:
             begin = stream.read(len(MAGIC))
@@ -65,6 +56,11 @@ def _check_begin(file: Path) -> None:
         raise _is_part(file, part["number"], part["of"])
     if begin != MAGIC:
         raise SourceError(f"{file} is no GGUF file: it begins with {begin!r}, not {MAGIC!r}; download it again")
+    missing = [package for package in READERS if find_spec(package) is None]
+    if missing:
+        raise SourceError(f"GGUF files need {' and '.join(missing)}: pip install {' '.join(missing)}")
+    below = Path("gguf", transformers.__version__, digest(file), file.stem)
+    return made_once(below, lambda new: _convert(file, new))
 
 
 def _convert(file: Path, new: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -60,11 +61,11 @@ class Layerwise:
         self._extras: list[list[Extras]] = []  # batch → layer → its other arguments
         self._form: Callable[[Tensor], Any] | None = None  # a stream → a layer's return value with that stream
         before = "" if body_of(model) is model else prefix_of(model)
-        body = [name for name in self._names_beside() if name.startswith(before)]
         embedding = model.get_input_embeddings()
         looked_up = self._matrix_on_disk(embedding, nn.Embedding)
         others = {} if looked_up is None else {embedding: self._looked_up(looked_up, embedding)}
-        with read(model, [*(name for name in body if name != looked_up), *self._names_of(0)]):
+        body = (name for name in self._names_beside(looked_up) if name.startswith(before))
+        with read(model, chain(body, self._names_of(0))):
             for batch in batches:
                 self._enter(batch, others)
 
@@ -114,7 +115,7 @@ class Layerwise:
             with forwards_replaced(forwards):
                 return logits(self.model, inputs)
 
-        with read(self.model, [name for name in self._names_beside() if name not in unread]):
+        with read(self.model, self._names_beside(*unread)):
             yield predict
 
     def _path_of(self, module: nn.Module) -> str:
@@ -153,16 +154,15 @@ class Layerwise:
 
         return multiply
 
-    def _names_of(self, number: int) -> list[str]:
-        """The names of a layer's weights on disk."""
-        return [name for name in self._names_on_disk() if name.startswith(f"{self.stack}.{number}.")]
+    def _names_of(self, number: int) -> Iterator[str]:
+        """Yield the names of a layer's weights."""
+        yield from (name for name in self.model.state_dict() if name.startswith(f"{self.stack}.{number}."))
 
-    def _names_beside(self) -> list[str]:
-        """The names of the weights on disk that are outside of the layers."""
-        return [name for name in self._names_on_disk() if not name.startswith(f"{self.stack}.")]
-
-    def _names_on_disk(self) -> list[str]:
-        return list(self.model.state_dict()) if is_on_disk(self.model) else []
+    def _names_beside(self, *unread: str | None) -> Iterator[str]:
+        """Yield the names of the weights that are outside of the layers, but for those `unread`."""
+        for name in self.model.state_dict():
+            if not name.startswith(f"{self.stack}.") and name not in unread:
+                yield name
 
     def _enter(self, batch: Inputs, others: Mapping[nn.Module, Callable]) -> None:
         """Record the first layer's input and every layer's other arguments, in a pass whose layers return their input.

@@ -45,7 +45,11 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
     unclear: list[Unclear] = []
     for name, stack in lists.items():
         try:
-            patterns.append(_in_stack(name, stack, width))
+            paths = {number: _in_block(f"{name}.{number}", block, width) for number, block in enumerate(stack)}
+            if len(set(paths.values())) > 1:
+                listed = ", ".join(f"{number}.{path}" for number, path in paths.items())
+                raise Unclear(f"the blocks of {name} differ: {listed}")
+            patterns.append(f"{name}.*.{paths[0]}")
         except Unclear as reason:
             unclear.append(reason)
     if not patterns:
@@ -64,8 +68,10 @@ def stacks(base: nn.Module) -> dict[str, nn.Module]:
     for name, module in base.named_modules():
         inside_another = any(name.startswith(f"{outer}.") for outer in lists)
         is_list = isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 0
-        if is_list and not inside_another and all(_is_composed(member) for member in module):
-            lists[name] = module
+        if is_list and not inside_another:
+            owners = [_widths(member) for member in module]
+            if all(len(of_member) > 1 and "" not in of_member for of_member in owners):
+                lists[name] = module
     return lists
 
 
@@ -97,12 +103,6 @@ def find_attention(base: nn.Module, stack: str, width: int) -> str:
     return paths.pop()
 
 
-def _is_composed(module: nn.Module) -> bool:
-    """Whether a module holds several weight matrices, all of them in its submodules."""
-    owners = _widths(module)
-    return len(owners) > 1 and "" not in owners
-
-
 def _widths(block: nn.Module, skip: tuple[str, ...] = ()) -> dict[str, int]:
     """Map the path of each module that itself holds weights of two or more dimensions to their widest side.
 
@@ -115,15 +115,6 @@ def _widths(block: nn.Module, skip: tuple[str, ...] = ()) -> dict[str, int]:
             rows, columns = parameter.shape[-2:]
             widths[owner] = max(widths.get(owner, 0), rows, columns)
     return widths
-
-
-def _in_stack(name: str, stack: nn.Module, width: int) -> str:
-    """The pattern of the FFNs of one list of blocks."""
-    paths = {number: _in_block(f"{name}.{number}", block, width) for number, block in enumerate(stack)}
-    if len(set(paths.values())) > 1:
-        listed = ", ".join(f"{number}.{path}" for number, path in paths.items())
-        raise Unclear(f"the blocks of {name} differ: {listed}")
-    return f"{name}.*.{paths[0]}"
 
 
 def _in_block(name: str, block: nn.Module, width: int) -> str:
