@@ -76,7 +76,6 @@ class AffineMap:
         return all(torch.equal(own.cpu(), its.cpu()) for own, its in pairs)
 
     def __hash__(self) -> int:
-        """Hash what equal maps have in common."""
         return hash(self.weight.shape)
 
     @classmethod
@@ -125,7 +124,6 @@ class Ceiling:
     rows_test: int
 
     def __repr__(self) -> str:
-        """One line, without the numbers of any tensor."""
         interval = "" if self.interval is None else f" [{self.r2_low:.3f}, {self.r2_high:.3f}]"
         rows = f"{self.rows_train:,} train and {self.rows_test:,} held-out rows"
         return f"<Ceiling of {rows}: R²_lin {self.r2:.3f}{interval}>"
@@ -259,7 +257,6 @@ def moments_of(x: Any, y: Any) -> Moments:
 
 
 def _are_moments(side: Any) -> bool:
-    """Return whether one side is moments, or a list of them."""
     if isinstance(side, list | tuple):
         return all(isinstance(fold, Moments) for fold in side)
     return isinstance(side, Moments | Folds)
@@ -442,7 +439,6 @@ class PooledR2:
     """
 
     def __init__(self, affine: AffineMap):
-        """Compute W Wᵀ, once."""
         self.affine = affine
         self.square = affine.weight @ affine.weight.T
 

@@ -77,7 +77,6 @@ def fisher(r: float, count: int, order: bool = False) -> Estimate:
 
 
 def _r(x: np.ndarray, y: np.ndarray, order: bool) -> float:
-    """Compute Pearson's r, or Spearman's ρ as Pearson's r of ranks."""
     if order:
         x = rankdata(x)
         y = rankdata(y)

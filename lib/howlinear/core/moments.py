@@ -239,7 +239,6 @@ class Moments:
         self.n = n
 
     def __repr__(self) -> str:
-        """Describe in one line."""
         return f"Moments(n={self.n}, d_in={self.d_in}, d_out={self.d_out})"
 
 
@@ -247,11 +246,9 @@ class Folds(Sequence):
     """Sequence of document folds whose moments are read or computed on each access and not kept."""
 
     def __init__(self, makers: Sequence[Callable[[], Moments]]):
-        """Take a function for each fold, which returns its moments."""
         self.makers = makers
 
     def __len__(self) -> int:
-        """Return the number of folds."""
         return len(self.makers)
 
     def __getitem__(self, place: int | slice) -> Moments | Folds:

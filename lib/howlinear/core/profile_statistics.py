@@ -94,5 +94,4 @@ def _differences(r2: Profile, above: Profile | None) -> Float[np.ndarray, "block
 
 
 def _largest(differences: Float[np.ndarray, " pairs"]) -> float:
-    """Return the largest difference; NaN if there is none."""
     return float(differences.max()) if differences.size else float("nan")

@@ -174,7 +174,6 @@ def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments
 
 
 def _intervals(curve: Tensor, refitted: Sequence[Tensor], rescored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Compute the lower and upper ends of each rank's jackknife interval."""
     ends = []
     for rank, value in enumerate(curve):
         without_train = [float(scores[rank]) for scores in refitted]

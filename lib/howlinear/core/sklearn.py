@@ -112,7 +112,6 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @property
     def _too_few(self) -> str:
-        """Message about too few rows; empty if there are enough."""
         n = self.moments_.n
         needed = self.moments_.d_in + 2
         if n >= needed:

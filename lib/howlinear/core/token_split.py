@@ -104,7 +104,6 @@ class TokenSums:
 
     @cached_property
     def _has_partner(self) -> Bool[Tensor, " k"]:
-        """Whether each sum's token occurs in another fold as well, shape (k,)."""
         _, kind = self.types
         return torch.bincount(kind)[kind] > 1
 
@@ -208,7 +207,6 @@ class _Errors(NamedTuple):
 
     @classmethod
     def of(cls, affine: AffineMap, side: TokenSums) -> _Errors:
-        """Compute the residuals of a map."""
         score = PooledR2(affine)
         return cls(
             side.sum_y - side.sum_x @ affine.weight - side.count[:, None] * affine.bias,

@@ -119,7 +119,6 @@ def _new_and_locked(folder: Path, prefix: str, suffix: str, is_folder: bool) -> 
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder that may be gone already."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

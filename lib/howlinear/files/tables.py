@@ -149,7 +149,6 @@ class Results(dict[str, pd.DataFrame]):
     """
 
     def __init__(self, stem: str, tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any] | None = None):
-        """Hold the tables of a notebook."""
         super().__init__(tables)
         self.stem, self.run = stem, run or {}
 
@@ -159,7 +158,6 @@ class Results(dict[str, pd.DataFrame]):
         return self.run.get("settings", {})
 
     def __missing__(self, name: str) -> pd.DataFrame:
-        """Refuse a name that no table has."""
         raise SourceError(f"{self.stem} has no table {name!r}: {', '.join(sorted(self))}")
 
 

@@ -181,19 +181,15 @@ class LazyBlocks(Mapping[int, BlockCapture]):
     """Blocks, in order of depth, that are read or made whenever they are asked for: none are kept in memory."""
 
     def __init__(self, makers: Mapping[int, Callable[[], BlockCapture]]):
-        """Take a function for each block, which returns its capture."""
         self.makers = dict(sorted(makers.items()))
 
     def __getitem__(self, block: int) -> BlockCapture:
-        """Read or make one block."""
         return self.makers[block]()
 
     def __iter__(self) -> Iterator[int]:
-        """Blocks in order of depth."""
         return iter(self.makers)
 
     def __len__(self) -> int:
-        """How many blocks."""
         return len(self.makers)
 
 

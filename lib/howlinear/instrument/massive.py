@@ -65,7 +65,6 @@ class HeavyRows:
     median: float
 
     def __len__(self) -> int:
-        """How many rows."""
         return len(self.norm)
 
     def beyond(self, multiple: float = MULTIPLE) -> HeavyRows:
@@ -140,7 +139,6 @@ class HeavyRowsKeeper:
     """
 
     def __init__(self) -> None:
-        """Start from no rows."""
         self._least_median: Float[Tensor, ""] | None = None
         self._norms: list[Float[Tensor, " n"]] = []
         self._waiting: list[HeavyRows] = []

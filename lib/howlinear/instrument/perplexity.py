@@ -74,7 +74,6 @@ class HeldOutLosses:
     """
 
     def __init__(self, model: PreTrainedModel, rows: Rows):
-        """Start before the first batch."""
         self.rows = rows
         self.predicts = is_causal(model) and rows.ids is not None and bool(_scored(rows).any())
         self.targets = targets_of(rows) if self.predicts else None

@@ -59,7 +59,6 @@ class Stop:
     confidence: float
 
     def __str__(self) -> str:
-        """One line for people."""
         widest = f"the widest interval, of block {self.block}, is ± {self.half_width:.2g}"
         looks = f"look {self.look} of at most {self.looks}, intervals of {self.confidence:.2%} for 95 % over all looks"
         if self.reached:
@@ -134,19 +133,15 @@ class Profile(Mapping):
     __hash__ = object.__hash__
 
     def __getitem__(self, block: int) -> Ceiling:
-        """The `Ceiling` of a block."""
         return self.solved[block].ceiling
 
     def __iter__(self) -> Iterator[int]:
-        """Blocks in order of depth."""
         return iter(self.solved)
 
     def __len__(self) -> int:
-        """How many blocks were measured."""
         return len(self.solved)
 
     def __repr__(self) -> str:
-        """One line, without the numbers of any tensor."""
         predicts = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
         r2 = {block: found.r2 for block, found in self.defined.items()}
         least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)

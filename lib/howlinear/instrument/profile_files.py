@@ -185,12 +185,10 @@ def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> S
 
 
 def _estimate(block: Mapping[str, Any], name: str) -> Estimate:
-    """A number with its interval."""
     return Estimate(block[name], block[f"{name}_low"], block[f"{name}_high"])
 
 
 def _interval(block: Mapping[str, Any], name: str) -> Estimate | None:
-    """A number with its interval; None if the number has no interval."""
     estimate = _estimate(block, name)
     return None if math.isnan(estimate.low) else estimate
 

@@ -175,7 +175,6 @@ def _check_blocks(
 
 
 def _tokenizer(text: Any, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer that turns token ids back into text, if there is one."""
     if isinstance(text, Corpus):
         return text.tokenizer
     try:

@@ -100,7 +100,6 @@ class FirstOutput(nn.Module):
     """A wrapper that returns y alone, for a module that returns more."""
 
     def __init__(self, module: nn.Module):
-        """Hold `module`, which returns several values, y first."""
         super().__init__()
         self.module = module
 

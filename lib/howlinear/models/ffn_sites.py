@@ -387,7 +387,6 @@ class InputTap(nn.Module):
     """A module that keeps x for its `Replacement`, and passes nothing on."""
 
     def __init__(self, memory: list[Tensor]):
-        """Share `memory` with the `Replacement`."""
         super().__init__()
         self.memory = memory
 
@@ -402,7 +401,6 @@ class Replacement(nn.Module):
     """A module that maps the x that its `InputTap` kept."""
 
     def __init__(self, memory: list[Tensor], map_: nn.Module):
-        """Share `memory` with the `InputTap`."""
         super().__init__()
         self.memory = memory
         self.map = map_

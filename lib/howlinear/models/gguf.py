@@ -94,7 +94,6 @@ def _convert(file: Path, new: Path) -> None:
 
 
 def _opened(file: Path) -> GGUFReader:
-    """Read a GGUF file's header and the places of its tensors."""
     from gguf import GGUFReader
 
     try:

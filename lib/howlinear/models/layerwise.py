@@ -155,7 +155,6 @@ class Layerwise:
         return multiply
 
     def _names_of(self, number: int) -> Iterator[str]:
-        """Yield the names of a layer's weights."""
         yield from (name for name in self.model.state_dict() if name.startswith(f"{self.stack}.{number}."))
 
     def _names_beside(self, *unread: str | None) -> Iterator[str]:

@@ -129,7 +129,6 @@ def weights_of(name: str) -> Path:
 
 
 def _installed(name: str) -> list[Distribution]:
-    """Find the installed packages of a model, in order."""
     packaged = PACKAGED[name]
     found = []
     for package in packaged.packages:

@@ -188,7 +188,6 @@ def _rank(site: Site, width: int) -> int | None:
 
 
 def _structure(module: nn.Module) -> tuple[list[type], dict[str, torch.Size]]:
-    """Return the types of a module's parts, and the shapes of its parameters by name."""
     types = [type(part) for part in module.modules()]
     shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
     return types, shapes

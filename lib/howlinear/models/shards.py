@@ -42,7 +42,6 @@ class Shards:
     """
 
     def __init__(self, source: str, revision: str, device: str = "cpu"):
-        """List what the files hold."""
         self.source = source
         self.device = device
         self.files = _files_of(source, revision)
@@ -159,7 +158,6 @@ def chunks(like: Tensor) -> Iterator[range]:
 
 
 def _files_of(source: str, revision: str) -> list[Path]:
-    """List the safetensors files of a folder, or fetch those of a model on the Hub."""
     with loading(source, revision):
         options = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
         single = cached_file(source, SAFE_WEIGHTS_NAME, **options)

@@ -29,7 +29,6 @@ class Unclear(Exception):  # noqa: N818
     """
 
     def __init__(self, reason: str, pair: str | None = None):
-        """Say why."""
         super().__init__(reason if pair is None else f'{reason} (perhaps it is the pair sites="{pair}")')
         self.pair = pair
 

@@ -127,7 +127,6 @@ class Mapped(nn.Module):
     """A function of rows as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]):
-        """Hold `function`."""
         super().__init__()
         self.function = function
 

@@ -88,7 +88,6 @@ def execute(
 
 
 def _read(stem: str) -> NotebookNode:
-    """Read a notebook from its text without executing it; an unknown stem is refused."""
     source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
     if not os.path.isfile(source):
         raise SourceError(f"no notebook {stem!r}: {', '.join(stems())}")

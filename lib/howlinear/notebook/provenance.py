@@ -143,7 +143,6 @@ def _described() -> dict[str, str]:
 
 
 def _in_package(model: Packaged) -> dict[str, str]:
-    """Return the pinned SHA-256 of a packaged model's files, by the package's requirement and file name."""
     weights = Path(model.weights).name
     return {f"{model.requirement}: {below or weights}": sha256 for below, sha256 in model.sha256.items()}
 
@@ -159,7 +158,6 @@ def _hub_commit(source: str) -> str:
 
 
 def _rows_hash(capture: Path) -> str:
-    """Read the SHA-256 of a capture's token rows from its metadata."""
     try:
         with safe_open(capture, "np") as stored:
             return json.loads(stored.metadata()["about"])["sha256"]["rows"]

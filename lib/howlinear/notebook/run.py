@@ -137,7 +137,6 @@ class Run:
         return {"rows": self.rows, "seq_len": self.seq_len, "seed": self.seed, "sample": self.sample}
 
     def _sources(self, name: str, corpus: str) -> list[str]:
-        """Return the sources of the model and the text with these short names."""
         return [settings.from_root(source) for source in (self.models[name], self.user_texts.get(corpus, corpus))]
 
     def _is_fresh(self, path: Path, name: str, corpus: str) -> bool:

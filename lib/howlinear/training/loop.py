@@ -47,7 +47,6 @@ class Recipe:
     first_token: int | None = None  # begins every sequence, so that attention has a place to rest
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be trained with."""
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"training in {self.dtype!r}: use float32 or float64")
         if self.bfloat16 and self.dtype == "float64":

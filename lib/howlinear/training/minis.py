@@ -98,7 +98,6 @@ def _llama(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedMod
 
 
 def _sizes(blocks: int, width: int, context: int) -> dict[str, int]:
-    """Return the sizes of a model under the names that most configs use."""
     return {
         "num_hidden_layers": blocks,
         "hidden_size": width,
@@ -242,7 +241,6 @@ def _card(name: str, recipe: Recipe, shipped: PreTrainedModel, last_loss: float)
 
 
 def _command(name: str) -> str:
-    """Return the command that trains a mini again."""
     if name in GROWN:
         return f"howlinear minis {name} --device cuda"
     return "make wide" if name in WIDE else "make minis"
