@@ -25,23 +25,15 @@ ROUNDING = 1e-12
 
 def limit(in_sample: float, held_out: float) -> float:
     """Estimate R² for ever more rows, R²_∞ = 1 − √(u u'); R² is 1 − u on the train rows and 1 − u' on held-out rows."""
-    of_fit = _unexplained(in_sample)
-    of_others = _unexplained(held_out)
-    return 1 - (of_fit * of_others) ** 0.5
+    # u = 1 − R², not below 0 by rounding
+    return 1 - (max(0.0, 1 - in_sample) * max(0.0, 1 - held_out)) ** 0.5
 
 
 def optimism(in_sample: float, held_out: float) -> float:
     """Compute how far the fit follows its own rows, v / n = 1 − √(u / u'): p / n for Gaussian rows, 0 in the limit."""
-    of_fit = _unexplained(in_sample)
-    of_others = _unexplained(held_out)
-    if of_others <= ROUNDING:  # all is explained, on both sides
+    if 1 - held_out <= ROUNDING:  # all is explained, on both sides
         return 0.0
-    return 1 - (of_fit / of_others) ** 0.5
-
-
-def _unexplained(r2: float) -> float:
-    """1 − R², not below 0 by rounding."""
-    return max(0.0, 1 - r2)
+    return 1 - (max(0.0, 1 - in_sample) / (1 - held_out)) ** 0.5
 
 
 def enough(in_sample: float, held_out: float) -> bool:

@@ -158,22 +158,10 @@ class Moments:
         if other.n >= self.n:
             raise InputError(f"cannot take {other.n} rows from {self.n}: none would remain")
         rest = self.copy()
-        if other.n == 0:
-            return rest
-        # mean = (N x̄ − m x̄') / (N − m), and S = S_all − S' − (m N / (N − m)) δ δᵀ with δ = x̄' − x̄
-        remaining = self.n - other.n
-        weight = other.n * self.n / remaining
-        delta_x = other.mean_x - self.mean_x
-        delta_y = other.mean_y - self.mean_y
-        rest.sxx -= other.sxx
-        rest.sxy -= other.sxy
-        rest.sxx.addr_(delta_x, delta_x, alpha=-weight)
-        rest.sxy.addr_(delta_x, delta_y, alpha=-weight)
-        rest.syy -= other.syy + weight * delta_y.square()
-        share = other.n / remaining
-        rest.mean_x -= delta_x * share
-        rest.mean_y -= delta_y * share
-        rest.n = remaining
+        if other.n:
+            rest.sxx -= other.sxx
+            rest.sxy -= other.sxy
+            rest._shift(-other.n, other.mean_x, other.mean_y, -other.syy)
         return rest
 
     def __radd__(self, other: int) -> Moments:
@@ -223,7 +211,7 @@ class Moments:
     def _shift(self, count: int, mean_x: Tensor, mean_y: Tensor, syy: Tensor) -> None:
         """Apply the update of Chan, Golub & LeVeque (1983) for `count` more rows, all but their own Sxx and Sxy.
 
-        With n rows here and m there, δ = their mean − ours:
+        A negative count removes rows, given −S'. With n rows here and m there, δ = their mean − ours:
         S ← S + S' + (n m / (n + m)) δ δᵀ and mean ← mean + (m / (n + m)) δ.
         """
         n = self.n + count

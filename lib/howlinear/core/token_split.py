@@ -227,7 +227,9 @@ def _split(errors: _Errors, side: TokenSums, counted: bool = False) -> Split:
     rows = Moments.total(list(side.rows.values()))
     r2 = 1 - sum(errors.rows.values()) / float(output_squares(rows))
     about_mean = side.sum_y - side.count[:, None] * rows.mean_y
-    squares = _squares_about(side.rows if counted else side.paired, rows.mean_y)
+    # Σ ‖y − ȳ‖² over the rows of a fold, about the mean ȳ of all: Syy + n ‖ȳ_f − ȳ‖²
+    folds = (side.rows if counted else side.paired).values()
+    squares = float(sum(each.syy.sum() + each.n * (each.mean_y - rows.mean_y).square().sum() for each in folds))
     left = sum((errors.rows if counted else errors.paired).values())
     if counted:
         return Split(r2, counted_share(about_mean, squares, side), counted_share(errors.sums, left, side))
@@ -241,11 +243,6 @@ def variance_of_mean(folds: Sequence[Moments]) -> float:
     squares = sum(each.n**2 * float((each.mean_y - total.mean_y).square().sum()) for each in folds)
     pairs = total.n**2 - sum(each.n**2 for each in folds)  # of rows in different folds
     return squares / pairs if pairs else torch.nan
-
-
-def _squares_about(folds: Mapping[int, Moments], centre: Float[Tensor, " d_out"]) -> float:
-    """Compute Σ ‖y − c‖² over the rows of all folds: Syy + n ‖ȳ − c‖²."""
-    return float(sum(each.syy.sum() + each.n * (each.mean_y - centre).square().sum() for each in folds.values()))
 
 
 def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums, taken: float = 0.0) -> float:

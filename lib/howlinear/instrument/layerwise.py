@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, PreTrainedModel
 
-from howlinear.core.moments import Folds, Moments
+from howlinear.core.moments import Folds
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
 from howlinear.instrument.distributed import current_group, gather, join_captures, own_share
@@ -276,11 +276,10 @@ def capture_layer(
 
 def _fold_by_fold(block: BlockCapture) -> BlockCapture:
     """Have the moments without massive rows computed for one fold at a time, instead of held for all folds."""
-
-    def one_by_one(folds: Sequence[Moments]) -> Folds:
-        return Folds([partial(folds.__getitem__, fold) for fold in range(len(folds))])
-
-    return replace(block, train=one_by_one(block.train), test=one_by_one(block.test))
+    train, test = (
+        Folds([partial(folds.__getitem__, fold) for fold in range(len(folds))]) for folds in (block.train, block.test)
+    )
+    return replace(block, train=train, test=test)
 
 
 def _at_once(model: PreTrainedModel, rows: Rows) -> int:

@@ -9,7 +9,7 @@ no such entry: its config just has another number of hidden units, and any progr
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -136,30 +136,27 @@ def copy_of(model: PreTrainedModel) -> PreTrainedModel:
 
 def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
     """Read from a config the blocks whose FFN is now a linear layer (`replace.replace`): block → rank (None: full)."""
-    return _noted(config, "replaced", "ranks", lambda rank: rank is None or _is_count(rank))
+    return _noted(config, "replaced", "ranks")
 
 
 def units_left(config: PreTrainedConfig) -> dict[int, int]:
     """Read from a config the blocks with fewer hidden units than it says for all (`replace.replace`): block → count."""
-    return _noted(config, "units", "numbers of hidden units", _is_count)
+    return _noted(config, "units", "numbers of hidden units")
 
 
-def _noted(config: PreTrainedConfig, key: str, of: str, fits: Callable[[Any], bool]) -> dict[int, Any]:
-    """Read block → what a config's entry notes for it under a key."""
+def _noted(config: PreTrainedConfig, key: str, of: str) -> dict[int, Any]:
+    """Read block → the positive whole number that a config's entry notes for it under a key; a rank may be None."""
     entry = getattr(config, "howlinear", {"replaced": {}})
     try:
         noted = {int(block): number for block, number in ({"units": {}} | entry)[key].items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{_ENTRY} holds {entry!r}") from error
-    damaged = {block: number for block, number in noted.items() if not fits(number)}
+    damaged = {block: number for block, number in noted.items() if type(number) is not int or number < 1}
+    if key == "replaced":
+        damaged = {block: rank for block, rank in damaged.items() if rank is not None}
     if damaged:
         raise InputError(f"{_ENTRY} gives {of} {damaged}")
     return noted
-
-
-def _is_count(number: object) -> bool:
-    """Whether a config's entry is a positive whole number; True does not count as one."""
-    return type(number) is int and number >= 1
 
 
 _ENTRY = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'

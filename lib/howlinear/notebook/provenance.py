@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from howlinear.errors import SourceError
 from howlinear.files import atomic, numbers, paths, tables
 from howlinear.files.git import git
-from howlinear.models.packaged import PACKAGED, Packaged
+from howlinear.models.packaged import PACKAGED
 from howlinear.models.seals import digest
 from howlinear.models.sources import with_revision
 from howlinear.notebook import settings
@@ -106,7 +106,9 @@ def inputs(stem: str, profile: str) -> dict[str, str]:
     hashed = hashes(files)
     for source in run_profile.models:
         if source in PACKAGED:
-            hashed |= _in_package(PACKAGED[source])
+            packaged = PACKAGED[source]  # whose files are pinned by their hashes
+            whole = Path(packaged.weights).name
+            hashed |= {f"{packaged.requirement}: {below or whole}": sha256 for below, sha256 in packaged.sha256.items()}
             continue
         weights = sorted(Path(source).glob("*.safetensors"))
         hashed |= hashes(weights) or {source: _hub_commit(source)}
@@ -140,11 +142,6 @@ def _described() -> dict[str, str]:
     first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
     lines = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
-
-
-def _in_package(model: Packaged) -> dict[str, str]:
-    weights = Path(model.weights).name
-    return {f"{model.requirement}: {below or weights}": sha256 for below, sha256 in model.sha256.items()}
 
 
 def _hub_commit(source: str) -> str:

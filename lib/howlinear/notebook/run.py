@@ -227,8 +227,11 @@ class Run:
     def questions(self) -> None:
         """Show questions for self-testing, each with the answer from this run's saved results folded below it."""
         asked = prose.describe(tables.read(self.results_path)).questions
-        folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
-        display(Markdown(_with_key(folded)))
+        folded = [  # between blank lines, so that an answer is read as Markdown
+            f"<details><summary>{number}. {escape(question)}</summary>\n\n{answer}\n\n</details>"
+            for number, (question, answer) in enumerate(asked, 1)
+        ]
+        display(Markdown(_with_key("\n\n".join(folded))))
 
     def shown(self, table: pd.DataFrame, otherwise: str) -> pd.DataFrame | Markdown:
         """Return the table, or if it has no row the sentence `otherwise` that says why."""
@@ -257,11 +260,6 @@ def _listed(sentences: list[str]) -> str:
 def _with_key(text: str) -> str:
     """Append to a Markdown text with square brackets a note on what they hold."""
     return f"{text}\n\nSquare brackets hold 95 % intervals." if "[" in text else text
-
-
-def _folded(number: int, question: str, answer: str) -> str:
-    """Format a question with its answer folded below it, between blank lines so that it is read as Markdown."""
-    return f"<details><summary>{number}. {escape(question)}</summary>\n\n{answer}\n\n</details>"
 
 
 def start(stem: str, profile: str = "minis", model: str | None = None, corpus: str | None = None) -> Run:
