@@ -180,8 +180,12 @@ def predict_swapped(
         separable = together or _is_separable(model, batches, inputs_of, site)
         for some in tqdm(moved, unit="batch", desc="swaps", disable=together or not progress):
             inputs = [inputs_of(batch) for batch in some]
-            if not separable:
-                _predict_whole(model, swaps_of, some, keep, inputs, site)
+            if not separable:  # a pass through the whole model for every swap
+                keep(some[0], None, logits(model, inputs[0]))
+                for block in (each.block for each in sites(model, site=site)):
+                    for name, replacement in swaps_of(block).items():
+                        with swap(model, {block: replacement}, site):
+                            keep(some[0], name, logits(model, inputs[0]))
                 continue
             text, swapped = _swapped_streams(model, swaps_of, inputs, site, together and progress)
             with text.head() as predict:
@@ -210,23 +214,6 @@ def _swapped_streams(
                     swapped[name] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
             text.advance()
     return text, swapped
-
-
-def _predict_whole(
-    model: PreTrainedModel,
-    swaps_of: Callable[[int], Mapping[Name, Map]],
-    batches: Sequence[Tensor],
-    keep: Callable[[Tensor, Name | None, Tensor], None],
-    inputs: Sequence[Tensor | Mapping[str, Any]],
-    site: str,
-) -> None:
-    """Do as `predict_swapped`, by a pass through the whole model for every swap."""
-    for batch, read in zip(batches, inputs, strict=True):
-        keep(batch, None, logits(model, read))
-        for block in (each.block for each in sites(model, site=site)):
-            for name, replacement in swaps_of(block).items():
-                with swap(model, {block: replacement}, site):
-                    keep(batch, name, logits(model, read))
 
 
 def _is_separable(

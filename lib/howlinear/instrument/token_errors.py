@@ -96,7 +96,10 @@ def token_errors(
         profile, text = None, profile
     else:
         maps, site = maps_and_site(model, profile, site)
-        blocks = _check_blocks(model, maps, blocks, site)
+        blocks = [each.block for each in sites(model, list(maps) if blocks is None else blocks, site)]
+        unmapped = [block for block in blocks if block not in maps]
+        if unmapped:
+            raise InputError(f"no map of block {unmapped}: there are maps of {list(maps)}")
     packed = rows_of(profile.rows if text is None else text, model, rows, seq_len, seed)
     chosen = sites(model, blocks, site)
     indices = _held_out(packed, tokens, chosen)
@@ -161,17 +164,6 @@ def missed_types(errors: pd.DataFrame) -> pd.DataFrame:
     falling = types.reset_index().sort_values(["block", "excess"], ascending=[True, False], kind="stable")
     most = falling[falling["residual"] > 1].groupby("block").head(TYPES)
     return most.drop(columns="excess").reset_index(drop=True)
-
-
-def _check_blocks(
-    model: PreTrainedModel, maps: Mapping[int, Any], blocks: int | list[int] | None, site: str
-) -> list[int]:
-    """Return the blocks asked for, which must have a map; by default those that have one."""
-    chosen = [each.block for each in sites(model, list(maps) if blocks is None else blocks, site)]
-    unmapped = [block for block in chosen if block not in maps]
-    if unmapped:
-        raise InputError(f"no map of block {unmapped}: there are maps of {list(maps)}")
-    return chosen
 
 
 def _tokenizer(text: Any, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
