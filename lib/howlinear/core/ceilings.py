@@ -526,12 +526,9 @@ def varies(
     and sums are rounded as coarsely as the rows. Narrower rows follow the rule for float32: the steps of a bfloat16
     feature are wide, but real.
 
-    Args:
-        squares: Σ(z − z̄)², shape (d,).
-        mean: z̄, shape (d,).
-        n: number of rows.
-        null: threshold for float32 rows on the variance over the squared mean; for float64 rows it is squared.
-        eps: machine epsilon of the rows (`Moments.eps_x`); float32's if features were computed from float32 rows.
+    With z a feature, `squares` are Σ(z − z̄)² and `mean` is z̄; `null` is the threshold on the variance over the squared
+    mean for float32 rows, and is squared for float64 rows; `eps` is the machine epsilon of the rows (`Moments.eps_x`),
+    float32's if features were computed from float32 rows.
     """
     threshold = null if eps >= FLOAT32 else null**2
     return squares > threshold * n * mean.square()

@@ -153,10 +153,7 @@ def log_likelihoods(
 ) -> Float[np.ndarray, " n"]:
     """Compute log p(choice | question) of each continuation, in nats, shape (n,), finite or not.
 
-    Args:
-        model: a causal language model.
-        continuations: token ids of question and choice, shape (seq_len,), and the position where the choice begins.
-        batch_size: sequences in a forward pass.
+    A continuation is the token ids of question and choice, shape (seq_len,), and the position where the choice begins.
     """
     found = np.empty(len(continuations))
     order = np.argsort([len(ids) for ids, _ in continuations], kind="stable")  # of like lengths, for little padding

@@ -65,14 +65,8 @@ def baseline(
 ) -> Baseline:
     """Measure R²_lin of a model with fresh weights, doubling rows until held-out and in-sample R² meet in every block.
 
-    Args:
-        model: only its configuration counts. If its weights stay on disk, the fresh weights are drawn layer by layer
-            (`models.drawn`), which gives other numbers of the same distribution.
-        rows: all rows that may be used.
-        seed: seed of the weights.
-        first: rows to begin with; those of the first look of `stopping.schedule` by default.
-        site: what is measured of each block, as in `capture`.
-        blocks: blocks to measure; all by default.
+    Only the model's configuration counts. If its weights stay on disk, the fresh weights are drawn layer by layer
+    (`models.drawn`), which gives other numbers of the same distribution. The looks are those of `stopping.schedule`.
 
     Raises:
         InseparableError: weights stay on disk, and the layers cannot be called one by one.

@@ -128,15 +128,10 @@ def join_captures(
 ) -> dict[int, BlockCapture]:
     """Join the captures of all processes, as if one had run all batches; each process gets its own blocks.
 
-    Args:
-        captured: block → this process's capture of it; emptied on the way, so that nothing is held twice. Moments in
-            files stay there, in a folder that all processes see, and are added up when they are read.
-        folds_here: the (held out?, fold) that this process has seen rows of, in order.
-        folds: those of all processes, in order.
-        turn: which process gets the first block, modulo the number of processes.
-
-    Returns:
-        Block → its capture: of the first block in that process, of the next in the next process, and so on in turn.
+    `captured` is emptied on the way, so that nothing is held twice. Moments in files stay there, in a folder that all
+    processes see, and are added up when they are read. `folds_here` are the (held out?, fold) that this process has
+    seen rows of, and `folds` those of all processes, in order. The first block goes to process `turn`, modulo their
+    number, the next to the next process, and so on.
 
     Raises:
         ProcessError: another process is gone.

@@ -59,15 +59,10 @@ def open_model(
     sites: str | None = None,
     device: str = "cpu",
 ) -> PreTrainedModel:
-    """Open a model given by name; its weights stay in their files if requested, or if they do not fit in memory.
+    """Open a model given by name, as `load_model` does, or with weights that stay in their files if `layerwise`.
 
-    Args:
-        name: as in `load_model`.
-        layerwise: whether the weights stay in their files; by default if there is no room for them and the moments of
-            all blocks, of which each of several processes has its own.
-        dtype: as in `load_model`.
-        sites: as in `load_model`.
-        device: where the model runs.
+    By default these stay there if there is no room for them and the moments of all blocks, of which each of several
+    processes has its own.
 
     Raises:
         SourceError: see `load_model`.
@@ -255,17 +250,9 @@ def entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Laye
 def capture_layer(
     text: Layerwise, rows: Rows, indices: list[Tensor], chosen: Mapping[int, Site], folder: Path | None = None
 ) -> dict[int, BlockCapture]:
-    """Move a text through its next layer, and capture the block there.
+    """Move a text through its next layer, and capture the block there if it is among `chosen` and there are batches.
 
-    Args:
-        text: the streams of all batches.
-        rows: the sequences of the text.
-        indices: the sequences of each batch.
-        chosen: block → its site, for the blocks to capture.
-        folder: where the moments of finished folds are written; by default they stay in memory.
-
-    Returns:
-        Block → its capture; empty if the layer has no block to capture, or there are no batches.
+    Of each batch, `indices` holds the sequences. The moments of finished folds are written to the folder, if any.
     """
     here = [chosen[text.passed]] if text.passed in chosen else []
     collector = Collector(rows, indices, folder=folder)
@@ -299,16 +286,7 @@ class Work:
     """
 
     def __init__(self, folder: Path, keeps_streams: bool, tight: bool):
-        """Use an existing folder.
-
-        Args:
-            folder: a folder that all processes see.
-            keeps_streams: whether streams are written at all.
-            tight: whether moments are written, to be read by the process that solves the block.
-
-        Raises:
-            InputError: this process does not see the folder.
-        """
+        """Use an existing folder, which all processes see; if memory is `tight`, moments are written there as well."""
         self.folder = folder
         self.keeps_streams = keeps_streams
         self.in_step = keeps_streams or tight

@@ -44,13 +44,10 @@ def paper_blocks(
     scored: Int64[Tensor, "windows seq_len"] | None = None,
     blocks: Collection[int] | None = None,
 ) -> pd.DataFrame:
-    """Measure every block by the paper's protocol, except those that write the same output on every row.
+    """Measure blocks by the paper's protocol, except those that write the same output on every row.
 
-    Args:
-        model: the model.
-        rows: the rows to fit on and to score.
-        scored: windows of the test part, for perplexities; by default none are measured.
-        blocks: which blocks, ignoring numbers that the model does not have; all by default.
+    `scored` are windows of the test part, for perplexities; numbers in `blocks` that the model does not have are
+    ignored.
 
     Returns:
         One row per `block`: `r2_scalar`, R² about one scalar mean; `r2`, each feature about its own; `median_r2_lower`;

@@ -46,13 +46,7 @@ class Layerwise:
 
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, batches: Iterable[Inputs], site: str = "ffn"):
-        """Bring batches up to the first layer.
-
-        Args:
-            model: the model; layers that the text has yet to pass may still be changed.
-            batches: token ids or keywords, as in `forward.trunk`.
-            site: kind of site by which the layers are found (`ffn_sites.KINDS`).
-        """
+        """Bring batches up to the first layer; layers that the text has yet to pass may still be changed."""
         self.model = model
         self.stack = stack_of(model, site)
         self.layers: nn.ModuleList = model.get_submodule(self.stack)
