@@ -337,16 +337,15 @@ def read_tokens(
 class _Block:
     """What a collector keeps of one block while batches run."""
 
-    def __init__(self, folds: list[tuple[bool, int]], batch_count: int, x: Tensor, y: Tensor):
+    def __init__(self, folds: list[tuple[bool, int]], x: Tensor, y: Tensor):
         d_in, d_out = x.shape[1], y.shape[1]
         self.moments = {fold: Moments(d_in, d_out, x.device) for fold in folds}  # (held out?, fold) → moments
         self.files: dict[tuple[bool, int], Path] = {}  # (held out?, fold) → file, if written to one
         self.outputs = Moments(d_out, 0, y.device)
         self.dtype = x.dtype
-        self.finite = x.new_ones(batch_count, dtype=torch.bool)  # batch by batch
+        self.finite: list[Bool[Tensor, ""]] = []  # batch by batch
         self.sampled: tuple[Tensor, Tensor] | None = None  # x and y
         self.heavy = HeavyRowsKeeper()
-        self.passes = 0
 
 
 class Collector:
@@ -379,7 +378,7 @@ class Collector:
         tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
         if site.block not in self.blocks:
             folds = sorted(set(self.folds)) if self.folder is None else []
-            self.blocks[site.block] = _Block(folds, len(self.indices), x, y)
+            self.blocks[site.block] = _Block(folds, x, y)
         block = self.blocks[site.block]
 
         held_out, fold = self.folds[self.number]
@@ -392,8 +391,7 @@ class Collector:
                 block.outputs.update(tokens_y)
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
-        block.passes += 1
-        block.finite[self.number] = moments.finite  # read by `finish`: here it would wait for a device
+        block.finite.append(moments.finite)  # read by `finish`: here it would wait for a device
         sequences = self.indices[self.number]
         seq_len = len(x) // len(sequences)
         sequence, position = sequences[places // seq_len], places % seq_len
@@ -408,10 +406,10 @@ class Collector:
             InputError: a row was not finite (the message names the first such batch), or a batch did not pass the site.
         """
         block = self.blocks.get(site.block)
-        if block is None or block.passes < len(self.indices):
-            passes = "nothing passes" if block is None else f"{block.passes} of {len(self.indices)} batches pass"
+        if block is None or len(block.finite) < len(self.indices):
+            passes = "nothing passes" if block is None else f"{len(block.finite)} of {len(self.indices)} batches pass"
             raise InputError(f"{passes} block {site.block} ({site.name}) in this model: leave it out, by blocks=")
-        finite = block.finite.tolist()
+        finite = torch.stack(block.finite).tolist()
         if not all(finite):
             raise InputError(f"NaN or infinity among the rows{self._place(site, finite.index(False))}")
         self._put_away(self.folds[-1])

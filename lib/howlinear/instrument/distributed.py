@@ -58,11 +58,6 @@ class Group:
         """Whether there is no other process."""
         return self.size == 1
 
-    @property
-    def on_this_machine(self) -> int:
-        """How many of the processes are on this machine."""
-        return 1 if self.alone else int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
-
 
 ALONE = Group()
 _GROUP: ContextVar[Group] = ContextVar("group", default=ALONE)

@@ -7,6 +7,7 @@ gets in an ordinary forward pass, in the same batches, so the numbers are the sa
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -147,7 +148,9 @@ def _excess_here(name: str | Path, dtype: str | torch.dtype | None) -> str | Non
         depth, width = (getattr(body, name, None) for name in ("num_hidden_layers", "hidden_size"))
     known = isinstance(depth, int) and isinstance(width, int)
     moments = depth * moments_bytes(width) if known else 0
-    needed = (weights + moments) * current_group().on_this_machine
+    group = current_group()
+    on_this_machine = 1 if group.alone else int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
+    needed = (weights + moments) * on_this_machine
     free = psutil.virtual_memory().available
     if needed <= free:
         return None

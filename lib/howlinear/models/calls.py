@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from howlinear.errors import InputError, in_one_line
-from howlinear.models.checks import evaluating
+from howlinear.models.checks import evaluating, lacks_weights
 
 FAILURES = (
     *(RuntimeError, ValueError, LookupError, TypeError, ArithmeticError),
@@ -49,15 +49,6 @@ def suited_to(module: nn.Module, x: Tensor) -> Tensor:
     parameter = next(module.parameters(), torch.empty(0, device="cpu"))
     x = x.to(parameter.dtype if parameter.is_floating_point() else torch.float32)
     return x if parameter.is_meta else x.to(parameter.device)  # offloaded weights bring their own device
-
-
-def lacks_weights(module: nn.Module) -> bool:
-    """Whether a module has shapes instead of weights (on the meta device), and no hook of accelerate brings these.
-
-    Run on numbers, a layer without weights is no error of torch: it returns whatever its memory holds.
-    """
-    brought = any(hasattr(part, "_hf_hook") for part in module.modules())
-    return not brought and any(parameter.is_meta for parameter in module.parameters())
 
 
 @torch.no_grad()

@@ -70,10 +70,18 @@ def check_weights(model: PreTrainedModel, on_disk: bool = False) -> None:
             f"the weights of this {type(model).__name__} stay in their files, and this takes all of them at once: load "
             "it whole, model = hl.load_model(…), of a compressed one from the folder that hl.save wrote"
         )
-    offloaded = any(hasattr(part, "_hf_hook") for part in model.modules()) or is_on_disk(model)
-    if not offloaded and any(parameter.is_meta for parameter in model.parameters()):
+    if not is_on_disk(model) and lacks_weights(model):
         kind = type(model).__name__
         raise InputError(f"this {kind} is on the meta device and has no weights: load them, as hl.load_model does")
+
+
+def lacks_weights(module: nn.Module) -> bool:
+    """Whether a module has shapes instead of weights (on the meta device), and no hook of accelerate brings these.
+
+    Run on numbers, a layer without weights is no error of torch: it returns whatever its memory holds.
+    """
+    brought = any(hasattr(part, "_hf_hook") for part in module.modules())
+    return not brought and any(parameter.is_meta for parameter in module.parameters())
 
 
 def check_in_memory(model: PreTrainedModel, purpose: str) -> None:

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from howlinear.models.calls import FAILURES, lacks_weights, perceives, stream_of, suited_to
-from howlinear.models.checks import evaluating
+from howlinear.models.calls import FAILURES, perceives, stream_of, suited_to
+from howlinear.models.checks import evaluating, lacks_weights
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 """Patterns found so far, by model: once a block is swapped, its structure no longer shows where the FFN was."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -51,20 +50,12 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Legacy:
-    """What differs in the Hub's older files: part of the weights' names, and a causal mask per block among them."""
-
-    today: str
-    on_the_hub: str
-    mask: str
-    mask_dtype: torch.dtype
-
-
 LEGACY = {
-    "gpt2": Legacy("transformer.", "", "h.{}.attn.bias", torch.float32),
-    "gpt_neox": Legacy("lm_head.", "embed_out.", "gpt_neox.layers.{}.attention.bias", torch.bool),
+    "gpt2": ("transformer.", "", "h.{}.attn.bias", torch.float32),
+    "gpt_neox": ("lm_head.", "embed_out.", "gpt_neox.layers.{}.attention.bias", torch.bool),
 }
+"""What differs in the Hub's older files, by model_type: a part of the weights' names today and there, and the name and
+precision of a causal mask per block."""
 
 
 def make(name: str, folder: Path, changes: Mapping[str, object]) -> Path:
@@ -103,12 +94,11 @@ def _weights(config: dict) -> dict[str, torch.Tensor]:
     weights = {name: weight.detach() for name, weight in model.named_parameters()}  # tied ones once
     if family not in LEGACY:
         return weights
-    legacy = LEGACY[family]
-    weights = {name.replace(legacy.today, legacy.on_the_hub): weight for name, weight in weights.items()}
+    today, on_the_hub, mask, dtype = LEGACY[family]
+    weights = {name.replace(today, on_the_hub): weight for name, weight in weights.items()}
     length = model.config.max_position_embeddings
     for block in range(model.config.num_hidden_layers):
-        mask = torch.ones(1, 1, length, length, dtype=legacy.mask_dtype).tril()
-        weights[legacy.mask.format(block)] = mask
+        weights[mask.format(block)] = torch.ones(1, 1, length, length, dtype=dtype).tril()
     return weights
 
 
