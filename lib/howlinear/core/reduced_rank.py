@@ -138,7 +138,12 @@ def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Mo
         for refit, fewer in refits(trains, inputs):
             refitted.append(_scores(refit, _directions(refit, fewer), fewer, test))
         rescored = [_scores(affine, directions, train, fewer) for fewer in left_out(tests)]
-        low, high = _intervals(curve, refitted, rescored)
+        estimates = []
+        for rank, value in enumerate(curve):
+            without_train = [float(scores[rank]) for scores in refitted]
+            without_test = [float(scores[rank]) for scores in rescored]
+            estimates.append(Estimate.jackknife(float(value), without_train, without_test))
+        low, high = torch.tensor([(each.low, each.high) for each in estimates], dtype=torch.float64).T
     return RankCurve(affine, directions, curve, low, high, (train.mean_x, train.mean_y))
 
 
@@ -171,14 +176,3 @@ def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments
     by_rank = torch.cat([mean[None], gains]).cumsum(0)
     ranks = min(affine.weight.shape) + 1
     return by_rank[:ranks] / test.syy.sum()
-
-
-def _intervals(curve: Tensor, refitted: Sequence[Tensor], rescored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    ends = []
-    for rank, value in enumerate(curve):
-        without_train = [float(scores[rank]) for scores in refitted]
-        without_test = [float(scores[rank]) for scores in rescored]
-        found = Estimate.jackknife(float(value), without_train, without_test)
-        ends.append((found.low, found.high))
-    low, high = torch.tensor(ends, dtype=torch.float64).T
-    return low, high

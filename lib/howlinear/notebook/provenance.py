@@ -85,7 +85,10 @@ def machine() -> dict[str, Any]:
     """
     import torch  # imported late: a run starts without it
 
-    described = _described()
+    cpuinfo = Path("/proc/cpuinfo")  # Linux's
+    first, _, _ = (cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else "").partition("\n\n")
+    lines = (line.partition(":") for line in first.splitlines())
+    described = {name.strip(): value.strip() for name, _, value in lines}
     return {
         "processor": described.get("model name") or platform.processor() or platform.machine(),
         "family": described.get("cpu family"),
@@ -132,16 +135,6 @@ def hashes(files: Iterable[Path]) -> dict[str, str]:
 def _name(file: Path) -> str:
     """Return a path from the project's root, or else the file's name alone: no record carries a machine's path."""
     return file.relative_to(paths.ROOT).as_posix() if file.is_relative_to(paths.ROOT) else file.name
-
-
-def _described() -> dict[str, str]:
-    """Return Linux's description of the first processor, by field; empty elsewhere."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.is_file():
-        return {}
-    first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
-    lines = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _hub_commit(source: str) -> str:
