@@ -1,4 +1,6 @@
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -292,6 +294,20 @@ def test_rows_of_other_features_than_the_map_has_are_refused(d_in, d_out):
     line, _ = fit(Moments(3, 2).update(x, y))
     with pytest.raises(InputError, match="3 inputs to 2 outputs"):
         r2(line, Moments(d_in, d_out).update(normal(100, d_in), normal(100, d_out)))
+
+
+@pytest.mark.parametrize("table", [pd.DataFrame, pa.table])
+def test_tables_of_other_columns_are_refused_and_of_the_same_are_arrays(table):
+    """A map knows features by their place alone, so columns in another order would be scored as other features."""
+    x, y = normal(60, 3), normal(60, 2, seed=1)
+    held = {name: column.numpy() for name, column in zip("abc", x.T, strict=True)}
+    rest = {name: held[name] for name in "cba"}
+    assert ceiling(table(held), y, table(held), y).r2 == ceiling(x, y, x, y).r2 == ceiling(table(held), y, x, y).r2
+    for other in (rest, {name: held[name] for name in "ab"}):
+        with pytest.raises(InputError, match="column . of X"):
+            ceiling(table(held), y, table(other), y)
+        with pytest.raises(InputError, match="column . of Y"):
+            ceiling(y, table(held), y, table(other))
 
 
 @pytest.mark.long

@@ -51,6 +51,22 @@ def test_estimator_score_is_the_ceiling(constant):
         estimator.score(X[150:], np.ones_like(y[150:]))
 
 
+@pytest.mark.parametrize(
+    "bring",
+    [lambda y: y[:, :1], lambda y: y[:, 0], lambda y: np.tile(y, (2, 1)), lambda y: np.where(y == y[0, 0], np.nan, y)],
+)
+def test_outputs_that_are_not_those_predicted_have_no_score(bring):
+    """numpy would stretch some of them to fit, and score other rows."""
+    X, y = regression()
+    estimator = AffineCeiling().fit(X[:150], y[:150])
+    assert estimator.score(X[150:], torch.tensor(y[150:])) == estimator.score(X[150:], y[150:])
+    for weights in (None, np.ones(50)):
+        with pytest.raises(ValueError, match=r"NaN|number"):
+            estimator.score(X[150:], bring(y[150:]), weights)
+    with pytest.raises(ValueError, match="NaN"):
+        estimator.score(X[150:], y[150:], np.full(50, np.nan))
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 60, 200])
 def test_partial_fit_in_chunks_equals_fit(chunk):
     """Chunks smaller than the width too: what cannot be solved yet is only counted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import starmap
+from itertools import starmap, zip_longest
 from numbers import Real
 from typing import Any
 
@@ -161,12 +161,14 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
 
     Raises:
         InputError: too few rows for the width, constant inputs or constant outputs, a row that is not finite, arguments
-            that are neither moments nor rows, or a confidence outside (0, 1).
+            that are neither moments nor rows, tables of other columns, or a confidence outside (0, 1).
     """
     if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise InputError(f"confidence={confidence!r}: give a share between 0 and 1, as 0.95")
     if len(sides) == 4:
         x_train, y_train, x_test, y_test = sides
+        _check_columns("X", x_train, x_test)
+        _check_columns("Y", y_train, y_test)
         sides = (moments_of(x_train, y_train), moments_of(x_test, y_test))
     if len(sides) != 2 or not all(_are_moments(side) for side in sides):
         kinds = ", ".join(type(side).__name__ for side in sides) or "nothing"
@@ -254,6 +256,17 @@ def moments_of(x: Any, y: Any) -> Moments:
     if len(rows[0]) != len(rows[1]):
         raise InputError(f"{len(rows[0])} rows of X and {len(rows[1])} of Y: a row of each belongs together")
     return Moments(rows[0].shape[1], rows[1].shape[1]).update(*rows)
+
+
+def _check_columns(name: str, train: Any, test: Any) -> None:
+    """Refuse tables of other columns, or of the same in another order: a map knows features by their place alone."""
+    columns = [list(getattr(side, "column_names", getattr(side, "columns", []))) for side in (train, test)]
+    for place, (one, other) in enumerate(zip_longest(*columns) if all(columns) else []):
+        if one != other:
+            raise InputError(
+                f"column {place} of {name} is {one!r} in train rows and {other!r} in held-out rows: give the same "
+                "columns in one order"
+            )
 
 
 def _are_moments(side: Any) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import mean_squared_error
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from howlinear.core.ceilings import AffineMap, decompose
@@ -61,11 +63,11 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if self._too_few:
             raise InputError(f"no score: {self._too_few}")
-        outputs, predicted = (np.reshape(values, (len(X), -1)).astype(float) for values in (y, self.predict(X)))
+        outputs, predicted = np.asarray(y, dtype=float), self.predict(X)
+        error = partial(mean_squared_error, outputs, sample_weight=sample_weight)  # refuses y of another shape, and NaN
+        left = error(predicted)
         mean = np.average(outputs, axis=0, weights=sample_weight)
-        left, variance = (
-            np.average(np.square(outputs - values).sum(1), weights=sample_weight) for values in (predicted, mean)
-        )
+        variance = error(np.broadcast_to(mean, outputs.shape))
         if variance == 0:
             raise InputError("no score: the outputs are constant on these rows")
         return float(1 - left / variance)
