@@ -304,9 +304,9 @@ def test_tables_of_other_columns_are_refused_and_of_the_same_are_arrays(table):
     rest = {name: held[name] for name in "cba"}
     assert ceiling(table(held), y, table(held), y).r2 == ceiling(x, y, x, y).r2 == ceiling(table(held), y, x, y).r2
     for other in (rest, {name: held[name] for name in "ab"}):
-        with pytest.raises(InputError, match="column . of X"):
+        with pytest.raises(InputError, match=r"column . of X"):
             ceiling(table(held), y, table(other), y)
-        with pytest.raises(InputError, match="column . of Y"):
+        with pytest.raises(InputError, match=r"column . of Y"):
             ceiling(y, table(held), y, table(other))
 
 

@@ -249,3 +249,14 @@ def test_a_class_made_of_a_known_one_is_saved_if_it_computes_the_same(tmp_path, 
     with pytest.raises(InputError, match=r"layers\.0\.mlp is a Twice in the place of a LlamaMLP"):
         hl.save(Bent(KINDS["LlamaForCausalLM"]), tmp_path / "bent")
     assert not (tmp_path / "bent").exists()
+
+
+def test_a_model_that_transformers_has_saved_is_saved_and_drawn_again(tmp_path, ids):
+    """Saving leaves the dtype in its config as a string, and an activation with weights asks for it."""
+    config = transformers.ApertusConfig(**INNER)
+    model = transformers.ApertusForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    replaced = hl.replace(model, {0: random_map(WIDTH)})
+    hl.save(replaced, tmp_path / "mine")
+    assert torch.equal(hl.load_model(tmp_path / "mine")(ids).logits, replaced(ids).logits)
+    assert type(hl.untrained(model)) is type(model)

@@ -49,6 +49,10 @@ class SelfAttention(Mixer):
     """The same under its usual name."""
 
 
+class PreNormAttention(Mixer):
+    """Of a family whose name speaks of norms, as RoBERTa-PreLayerNorm's does; it has none itself."""
+
+
 class MambaMixer(Mixer):
     """And under that of a state space in its place."""
 
@@ -309,7 +313,12 @@ def test_a_tower_is_not_taken_for_the_text_beside_it():
     narrow = nn.ModuleList([Block(8, SelfAttention, FeedForward) for _ in range(2)])
     assert pattern_of(house(tower=narrow)) == "trunk.rooms.*.ff"
     of_images = nn.ModuleList([Apart(WIDTH, SelfAttention, FeedForward) for _ in range(2)])
-    assert pattern_of(house(vision_tower=of_images)) == "trunk.rooms.*.ff"
+    beside = house(vision_tower=of_images)
+    assert pattern_of(beside) == "trunk.rooms.*.ff"
+    for kind, path in (("layer", "trunk.rooms.2"), ("attention", "trunk.rooms.2.mix")):
+        assert sites(beside, site=kind)[-1].name == path
+    with pytest.raises(InputError, match=r"several modules of trunk\.rooms\.0 could be the FFN"):
+        sites(house(ffn=Skip, vision_tower=tower))
 
 
 @pytest.mark.parametrize("blocks", [[0], [0, 1], [0, 2]])
@@ -348,6 +357,13 @@ def test_attention_and_layers_are_measured_where_layers_are_numbered_and_refused
             sites(named, site=kind)
     with pytest.raises(InputError, match="in no list of layers"):
         stack_of(named)
+
+
+def test_a_norm_is_what_holds_its_weights_itself_whatever_its_family_is_called(rows):
+    model = house(attention=PreNormAttention)
+    mix = model.trunk["rooms"][1].mix
+    expected, _ = r2_by_hooks(model, mix, mix, {"input_ids": rows.ids})
+    assert measure(model, rows.ids, site="attention")[1].r2 == pytest.approx(expected, abs=1e-6)
 
 
 def test_what_takes_more_than_its_config_cannot_be_built_anew():

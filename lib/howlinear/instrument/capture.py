@@ -408,7 +408,8 @@ class Collector:
         block = self.blocks.get(site.block)
         if block is None or len(block.finite) < len(self.indices):
             passes = "nothing passes" if block is None else f"{len(block.finite)} of {len(self.indices)} batches pass"
-            raise InputError(f"{passes} block {site.block} ({site.name}) in this model: leave it out, by blocks=")
+            leave = "leave it out, by blocks=" if self.blocks else "name modules that it runs, by sites="
+            raise InputError(f"{passes} block {site.block} ({site.name}) in this model: {leave}")
         finite = torch.stack(block.finite).tolist()
         if not all(finite):
             raise InputError(f"NaN or infinity among the rows{self._place(site, finite.index(False))}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -238,7 +239,7 @@ def _pattern_beside(model: PreTrainedModel, site: str) -> str:
 
 
 def _stack_of(model: PreTrainedModel) -> str:
-    """Find the list of layers below the base model: the one that is known to hold the FFNs, or else the only one."""
+    """Find the list of layers below the base model: the one that holds the FFNs, or else the only one."""
     noted = getattr(model.config, "howlinear_sites", None)
     one_stack = not getattr(model.config, "is_encoder_decoder", False)
     pattern = noted or (FAMILIES.get(model.config.model_type) if one_stack else None)
@@ -248,6 +249,9 @@ def _stack_of(model: PreTrainedModel) -> str:
             raise Unclear("its layers are no modules of one list")
         return stack.removeprefix(prefix_of(model))
     lists = list(stacks(model.base_model))
+    if len(lists) > 1:
+        with suppress(Unclear):
+            return find(model.base_model, width_of(model)).partition(".*.")[0]
     if len(lists) != 1:
         say = f", {' and '.join(lists)}; {_SAY}, or measure model.get_encoder()" if lists else ""
         raise Unclear(f"it has {len(lists)} lists of layers{say}")

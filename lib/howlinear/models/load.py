@@ -336,15 +336,16 @@ def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
     check_count("seed", seed, least=0)
     with SETTINGS, torch.random.fork_rng():
         torch.manual_seed(seed)
-        kind = _with_smaller_blocks(type(model), model.config)
+        config = _config_to_build(model)
+        kind = _with_smaller_blocks(type(model), config)
         if not is_on_disk(model):
             try:
-                return kind(model.config).eval()
+                return kind(config).eval()
             except TypeError as error:
                 raise InputError(
                     f"a {kind.__name__} is not built from its config alone: {in_one_line(error)}"
                 ) from error
-        fresh = without_weights(kind, model.config, model.dtype)
+        fresh = without_weights(kind, config, model.dtype)
     _take_weights_from(fresh, Draws(fresh, seed, model.howlinear_shards.device))
     return fresh
 
@@ -440,7 +441,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
     ranks = replaced(model.config)
     if not ranks:
         return weights
-    plain = copy.deepcopy(model.config)
+    plain = _config_to_build(model)
     del plain.howlinear
     with torch.device("meta"):
         original = kind(plain)
@@ -458,7 +459,15 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
 def _plain(model: PreTrainedModel) -> PreTrainedModel:
     """Build the model, without weights, that another model's config describes."""
     with torch.device("meta"):
-        return _with_smaller_blocks(_loaded_as(model), model.config)(copy.deepcopy(model.config))
+        return _with_smaller_blocks(_loaded_as(model), model.config)(_config_to_build(model))
+
+
+def _config_to_build(model: PreTrainedModel) -> PreTrainedConfig:
+    """Copy a model's config to build another from, its dtype in the form that layers take."""
+    config = copy.deepcopy(model.config)
+    if isinstance(config.dtype, str):  # as `save_pretrained` leaves it
+        config.dtype = getattr(torch, config.dtype)
+    return config
 
 
 def _loaded_as(model: PreTrainedModel) -> type[PreTrainedModel]:

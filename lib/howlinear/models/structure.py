@@ -41,7 +41,7 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
     if not lists:
         raise Unclear("it has no list of blocks")
     patterns: list[str] = []
-    unclear: list[Unclear] = []
+    unclear: dict[str, Unclear] = {}
     for name, stack in lists.items():
         try:
             paths = {number: _in_block(f"{name}.{number}", block, width) for number, block in enumerate(stack)}
@@ -50,11 +50,12 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
                 raise Unclear(f"the blocks of {name} differ: {listed}")
             patterns.append(f"{name}.*.{paths[0]}")
         except Unclear as reason:
-            unclear.append(reason)
-    if not patterns:
-        raise Unclear("; ".join(map(str, unclear)))
+            unclear[name] = reason
+    of_text = [reason for name, reason in unclear.items() if not perceives(name)]
+    if all(map(perceives, patterns)) and (of_text or not patterns):  # a tower does not stand for a text's blocks
+        raise Unclear("; ".join(map(str, of_text or unclear.values())))
     # pairs of a text's FFNs count as much as an image tower of the same width; pairs in a tower do not count
-    fitting = [*patterns, *(reason.pair for reason in unclear if reason.pair and not perceives(reason.pair))]
+    fitting = [*patterns, *(reason.pair for reason in unclear.values() if reason.pair and not perceives(reason.pair))]
     if len(fitting) > 1:
         raise Unclear(f"{' and '.join(fitting)} all fit")
     _PATTERNS[base] = patterns[0]
@@ -174,7 +175,7 @@ def _norms_the_stream(module: nn.Module, width: int) -> bool:
     for path, part in module.named_modules():
         of_queries = re.match(r"q|k", path.rpartition(".")[2])  # a norm of queries or keys, of all heads together
         is_norm = "norm" in type(part).__name__.lower() and not of_queries
-        if is_norm and any(p.shape == (width,) for p in part.parameters()):
+        if is_norm and any(p.shape == (width,) for p in part.parameters(recurse=False)):
             return True
     return False
 
