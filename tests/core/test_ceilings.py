@@ -302,7 +302,9 @@ def test_tables_of_other_columns_are_refused_and_of_the_same_are_arrays(table):
     x, y = normal(60, 3), normal(60, 2, seed=1)
     held = {name: column.numpy() for name, column in zip("abc", x.T, strict=True)}
     rest = {name: held[name] for name in "cba"}
+    unnamed = pd.DataFrame(x.numpy(), columns=[np.nan, 1, "b"])
     assert ceiling(table(held), y, table(held), y).r2 == ceiling(x, y, x, y).r2 == ceiling(table(held), y, x, y).r2
+    assert ceiling(unnamed, y, unnamed.copy(), y).r2 == ceiling(x, y, x, y).r2
     for other in (rest, {name: held[name] for name in "ab"}):
         with pytest.raises(InputError, match=r"column . of X"):
             ceiling(table(held), y, table(other), y)

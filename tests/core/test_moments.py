@@ -226,6 +226,11 @@ def test_arrays_are_taken_as_well():
         effective_rank(rows)
     with pytest.raises(InputError, match="holds no numbers"):
         effective_rank("x")
+    for no_covariance in (rows[:3], -moments.sxx):
+        with pytest.raises(InputError, match="symmetric"):
+            effective_rank(no_covariance)
+    values = np.linalg.eigvalsh(1000 * moments.sxx.half().double())  # whose squares are beyond half precision
+    assert effective_rank((1000 * moments.sxx).half()) == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-3)
 
 
 def test_an_array_that_cannot_be_written_to_is_read_without_a_warning(recwarn):

@@ -262,7 +262,7 @@ def _check_columns(name: str, train: Any, test: Any) -> None:
     """Refuse tables of other columns, or of the same in another order: a map knows features by their place alone."""
     columns = [list(getattr(side, "column_names", getattr(side, "columns", []))) for side in (train, test)]
     for place, (one, other) in enumerate(zip_longest(*columns) if all(columns) else []):
-        if one != other:
+        if str(one) != str(other):
             raise InputError(
                 f"column {place} of {name} is {one!r} in train rows and {other!r} in held-out rows: give the same "
                 "columns in one order"

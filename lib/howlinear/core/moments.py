@@ -248,11 +248,13 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     """Compute the participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball.
 
     Raises:
-        InputError: the argument does not hold real numbers, or is not a square matrix (rows, for example).
+        InputError: the argument does not hold real numbers, or is no covariance (rows, for example, even d rows of d).
     """
-    covariance = real_tensor("covariance", covariance)
+    covariance = real_tensor("covariance", covariance).double()  # squares of half precision overflow
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise InputError(f"a covariance of shape {tuple(covariance.shape)}: give a matrix (d, d), as moments.sxx")
+    if covariance.trace() < 0 or (covariance - covariance.T).abs().max() > 1e-3 * covariance.abs().max():
+        raise InputError("a covariance is symmetric, with variances on its diagonal: give one, as moments.sxx")
     return float(covariance.trace().square() / covariance.square().sum())
 
 
