@@ -43,15 +43,10 @@ def cloud(
 
 @dataclass(frozen=True)
 class Toy:
-    """A neuron with one input, and the best line through its outputs.
+    """A neuron with one input, and the best line through its outputs."""
 
-    Attributes:
-        points: a row per point: `x`, `y` and `line`.
-        r2: share of the variance of y that the line explains, over these points.
-    """
-
-    points: pd.DataFrame
-    r2: float
+    points: pd.DataFrame  # a row per point: `x`, `y` and `line`
+    r2: float  # share of the variance of y that the line explains, over these points
 
 
 def toy_neuron(bend: float, width: float, centre: float = 0.0) -> Toy:

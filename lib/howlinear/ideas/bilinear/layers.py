@@ -33,19 +33,12 @@ CONTROLS = ("dense2x", "poly2x")
 
 @dataclass(frozen=True)
 class LineAndProducts:
-    """The closed-form line with the probe's products on top, as a map of raw inputs.
-
-    Attributes:
-        line: the affine map.
-        branch: the products, of whitened inputs.
-        origin: mean input x̄, shape (d,), float64.
-        whitening: x − x̄ to whitened inputs, shape (d, directions), float64.
-    """
+    """The closed-form line with the probe's products on top, as a map of raw inputs."""
 
     line: AffineMap
-    branch: Branch
-    origin: Float[Tensor, " d"]
-    whitening: Float[Tensor, "d directions"]
+    branch: Branch  # the products, of whitened inputs
+    origin: Float[Tensor, " d"]  # x̄, float64
+    whitening: Float[Tensor, "d directions"]  # of x − x̄, float64
 
     @classmethod
     def of(cls, kept: BlockCapture, products: Branch) -> LineAndProducts:

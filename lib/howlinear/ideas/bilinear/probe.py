@@ -36,15 +36,10 @@ PATIENCE = 20  # iterations without improvement on the fold kept apart that end 
 
 @dataclass(frozen=True)
 class ProbeRows(Sample):
-    """A block's sampled rows, as the probe sees them.
+    """A block's sampled rows, as the probe sees them; float32."""
 
-    Attributes:
-        z: inputs, centred and whitened by all train rows, without null directions, shape (rows, d), float32.
-        e: what the affine map leaves, y − W x − b, shape (rows, d_out), float32.
-    """
-
-    z: Float[Tensor, "rows d"]
-    e: Float[Tensor, "rows d_out"]
+    z: Float[Tensor, "rows d"]  # inputs, centred and whitened by all train rows, without null directions
+    e: Float[Tensor, "rows d_out"]  # what the affine map leaves, y − W x − b
 
     def split_train(self, seed: int) -> tuple[Int64[Tensor, " used"], Int64[Tensor, " apart"]]:
         """Split train rows into those to fit on and one fold, `seed` modulo their number, that decides when to stop."""
@@ -55,22 +50,13 @@ class ProbeRows(Sample):
 
 @dataclass(frozen=True)
 class Branch:
-    """z ↦ ((z A) ⊙ (z B) − level − z slope) U + intercept.
+    """z ↦ ((z A) ⊙ (z B) − level − z slope) U + intercept."""
 
-    Attributes:
-        left: A, shape (d, rank).
-        right: B, shape (d, rank).
-        slope: the linear part of each product, which W takes over, shape (d, rank).
-        level: the constant part of each product, shape (rank,).
-        readout: U, shape (rank, d_out).
-        intercept: shape (d_out,).
-    """
-
-    left: Float[Tensor, "d rank"]
-    right: Float[Tensor, "d rank"]
-    slope: Float[Tensor, "d rank"]
-    level: Float[Tensor, " rank"]
-    readout: Float[Tensor, "rank d_out"]
+    left: Float[Tensor, "d rank"]  # A
+    right: Float[Tensor, "d rank"]  # B
+    slope: Float[Tensor, "d rank"]  # the linear part of each product, which W takes over
+    level: Float[Tensor, " rank"]  # the constant part of each product
+    readout: Float[Tensor, "rank d_out"]  # U
     intercept: Float[Tensor, " d_out"]
 
     def __call__(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d_out"]:
@@ -83,18 +69,13 @@ class Branch:
 class Probe:
     """Gain of the branch over the affine map, on the held-out rows of the sample.
 
-    Attributes:
-        gain: r2_poly − r2_lin, the mean over seeds; its interval adds the variance over held-out folds and, with two
-            seeds or more, over train folds and starts.
-        r2_lin: R²_lin of the map fitted on all train rows, scored on the same rows as the branch.
-        r2_poly: R² of the map with the branch.
-        branch: the branch fitted from the first seed.
+    The gain's interval adds the variance over held-out folds and, with two seeds or more, over train folds and starts.
     """
 
-    gain: Estimate
-    r2_lin: float
-    r2_poly: float
-    branch: Branch
+    gain: Estimate  # r2_poly − r2_lin, the mean over seeds
+    r2_lin: float  # of the map fitted on all train rows, scored on the same rows as the branch
+    r2_poly: float  # of the map with the branch
+    branch: Branch  # fitted from the first seed
 
     @property
     def recovered(self) -> float:

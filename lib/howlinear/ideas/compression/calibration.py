@@ -36,20 +36,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Calibration:
-    """A model, and the text that it may be compressed on.
-
-    Attributes:
-        model: the model; not changed.
-        ids: token ids of the training side, shape (n, seq_len).
-        blocks: the blocks that may be changed.
-        priced: number of sequences on which affine maps are priced, see `signals.price`.
-        progress: show progress bars.
-        batch_size: sequences in a forward pass; a half or a quarter of it in passes that keep hidden units, logits or
-            gradients.
-        multiple: own units keep a multiple of this number of hidden units in every block.
-        work: for a model on disk, a folder that keeps intermediate results, or None.
-        memory: results of functions marked `once`, by function and arguments.
-    """
+    """A model, which is not changed, and the text that it may be compressed on."""
 
     def __init__(
         self,
@@ -65,13 +52,13 @@ class Calibration:
         packed = without_padding(rows)
         self.model = model
         self.ids = packed.ids[~packed.test]
-        self.priced = priced
+        self.priced = priced  # sequences on which affine maps are priced, see `signals.price`
         self.progress = progress
-        self.blocks = [site.block for site in sites(model, blocks)]
-        self.batch_size = batch_size
-        self.multiple = multiple
-        self.work: Path | None = None
-        self.memory: dict[tuple, Any] = {}
+        self.blocks = [site.block for site in sites(model, blocks)]  # that may be changed
+        self.batch_size = batch_size  # a half or a quarter where a pass keeps hidden units, logits or gradients
+        self.multiple = multiple  # own units keep a multiple of this number of hidden units in every block
+        self.work: Path | None = None  # for a model on disk, a folder that keeps intermediate results
+        self.memory: dict[tuple, Any] = {}  # results of functions marked `once`, by function and arguments
 
     def allowed(self, share: float) -> int:
         """Return the number of parameters that a copy may hold at a share of all."""

@@ -118,19 +118,12 @@ def _rows_at(
 
 @dataclass(frozen=True)
 class Step:
-    """One more block replaced.
+    """One more block replaced."""
 
-    Attributes:
-        block: the block that this step replaced.
-        maps: every block replaced so far → its map now.
-        base: loss of the whole model on the trial sequences, nats per token.
-        loss: loss with `maps`.
-    """
-
-    block: int
-    maps: dict[int, AffineMap]
-    base: float
-    loss: float
+    block: int  # the one that this step replaced
+    maps: dict[int, AffineMap]  # every block replaced so far → its map now
+    base: float  # loss of the whole model on the trial sequences, nats per token
+    loss: float  # with `maps`
 
     @property
     def delta(self) -> float:

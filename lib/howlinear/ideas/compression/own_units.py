@@ -60,15 +60,10 @@ ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
 
 
 class Layout(NamedTuple):
-    """What each block keeps.
+    """What each block keeps."""
 
-    Attributes:
-        units: block → how many of its hidden units.
-        price: the cost of that predicted on the training side, nats per token.
-    """
-
-    units: dict[int, int]
-    price: float
+    units: dict[int, int]  # block → how many of its hidden units
+    price: float  # the cost of that predicted on the training side, nats per token
 
 
 def layout(calibration: Calibration, share: float, alike: bool = False, multiple: int | None = None) -> Layout:

@@ -62,22 +62,13 @@ STREAM_BATCH = 8  # sequences whose streams around all layers are held at once
 
 @dataclass(frozen=True)
 class Price:
-    """The price of a block and its map, from one backward pass.
+    """The price of a block and its map, from one backward pass; g is the loss gradient at the output."""
 
-    Attributes:
-        metric: E[g gᵀ], the second moment of the loss gradient at the output, shape (d_out, d_out); nats²
-            per squared unit of y.
-        error: E[r rᵀ], the second moment of the map's error, shape (d_out, d_out).
-        paired: ½ E[(g·r)²], nats per token: as `cost`, with g and r of the same token.
-        slope: −E[g·r], nats per token: the first-order term.
-        stream: variance of the residual stream after the block, summed over features.
-    """
-
-    metric: Float[Tensor, "d_out d_out"]
-    error: Float[Tensor, "d_out d_out"]
-    paired: float
-    slope: float
-    stream: float
+    metric: Float[Tensor, "d_out d_out"]  # E[g gᵀ], nats² per squared unit of y
+    error: Float[Tensor, "d_out d_out"]  # E[r rᵀ], the second moment of the map's error
+    paired: float  # ½ E[(g·r)²], nats per token: as `cost`, with g and r of the same token
+    slope: float  # −E[g·r], nats per token: the first-order term
+    stream: float  # variance of the residual stream after the block, summed over features
 
     @property
     def cost(self) -> float:
@@ -239,17 +230,12 @@ class _Tap:
 class Stream:
     """How far the layers of a model turn its residual stream; means over all rows.
 
-    Attributes:
-        layers: cosine of the stream before layer i with that before layer j, shape (layers + 1, layers + 1); the last
-            is the stream behind all layers, before the norm.
-        attention: 1 − cosine of the stream before attention with the stream once attention has added its output, shape
-            (layers,).
-        ffn: the same for the FFN, which is LLM-Drop's sub-layer cosine, shape (layers,).
+    A state is the stream before a layer; the last is that behind all layers, before the norm.
     """
 
-    layers: Float[Tensor, "states states"]
-    attention: Float[Tensor, " layers"]
-    ffn: Float[Tensor, " layers"]
+    layers: Float[Tensor, "states states"]  # cosine of each state with each
+    attention: Float[Tensor, " layers"]  # 1 − cosine of the stream before attention with that once it has added
+    ffn: Float[Tensor, " layers"]  # the same for the FFN, which is LLM-Drop's sub-layer cosine
 
     @property
     def influence(self) -> Float[Tensor, " layers"]:

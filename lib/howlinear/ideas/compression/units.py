@@ -57,29 +57,21 @@ PANEL = 64  # units removed before the matrices are updated
 
 @dataclass(frozen=True)
 class ErrorCost:
-    """What an error at a block's output costs.
+    """What an error at a block's output costs."""
 
-    Attributes:
-        metric: E[g gᵀ], shape (d, d); nats² per squared unit of y.
-        weight: of each position of a sequence, shape (seq_len,), mean 1.
-    """
-
-    metric: Float[Tensor, "d d"]
-    weight: Float[Tensor, " seq_len"]
+    metric: Float[Tensor, "d d"]  # E[g gᵀ], nats² per squared unit of y
+    weight: Float[Tensor, " seq_len"]  # of each position of a sequence, mean 1
 
 
 @dataclass(frozen=True)
 class Elimination:
-    """The units of a block in the order in which they can go.
+    """The units of a block in the order in which they can go, the cheapest first.
 
-    Attributes:
-        order: units, the cheapest first, shape (m,).
-        price: cost of removing none, the first, the first two, … units, shape (m + 1,); in nats per token if the
-            readout was multiplied by `root_of` the metric.
+    Prices are in nats per token if the readout was multiplied by `root_of` the metric.
     """
 
     order: Int64[Tensor, " m"]
-    price: Float[Tensor, " m_and_none"]
+    price: Float[Tensor, " m_and_none"]  # cost of removing none, the first, the first two, … units
 
     def kept(self, count: int) -> Int64[Tensor, " count"]:
         """The `count` units that stay longest, in the block's own order."""
@@ -88,15 +80,10 @@ class Elimination:
 
 @dataclass(frozen=True)
 class UnitMoments:
-    """Weighted second moments of a block's hidden units, and of a 1 for the constant.
+    """Weighted second moments of a block's hidden units, and of a 1 for the constant."""
 
-    Attributes:
-        second: Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64.
-        ridge: what is added to the variance of every unit, as a share of it.
-    """
-
-    second: Float[Tensor, "m_and_1 m_and_1"]
-    ridge: float = RIDGES[0]
+    second: Float[Tensor, "m_and_1 m_and_1"]  # Σ w [h, 1] [h, 1]ᵀ, float64
+    ridge: float = RIDGES[0]  # what is added to the variance of every unit, as a share of it
 
     def covariance(self, centred: bool) -> Float[Tensor, "m m"]:
         """Compute the weighted covariance of the units with the ridge, shape (m, m), about their mean or about 0."""

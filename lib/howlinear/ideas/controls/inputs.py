@@ -19,19 +19,12 @@ from howlinear.core.moments import Moments
 
 @dataclass(frozen=True)
 class Colour:
-    """Mean and covariance of rows, factorised: x = mean + (white coordinates) · `root`.
-
-    Attributes:
-        mean: shape (d,).
-        vectors: eigenvectors of the correlation matrix without null directions, shape (d, rank).
-        unroot: whitens centred rows, shape (d, rank).
-        root: the way back, shape (rank, d).
-    """
+    """Mean and covariance of rows, factorised: x = mean + (white coordinates) · `root`."""
 
     mean: Float[Tensor, " d"]
-    vectors: Float[Tensor, "d rank"]
-    unroot: Float[Tensor, "d rank"]
-    root: Float[Tensor, "rank d"]
+    vectors: Float[Tensor, "d rank"]  # eigenvectors of the correlation matrix without null directions
+    unroot: Float[Tensor, "d rank"]  # whitens centred rows
+    root: Float[Tensor, "rank d"]  # the way back
 
     @classmethod
     def of(cls, moments: Moments) -> Colour:

@@ -28,16 +28,12 @@ LARGEST_CORRELATION = 1 - 1e-12  # Fisher's z of a correlation of 1 is infinite
 class Agreement:
     """How far two corpora, or two models, give the same profile.
 
-    Attributes:
-        correlation: of R²_lin over the blocks; its interval is the jackknife's over document folds, on Fisher's z. None
-            for fewer than three blocks, over which a correlation says nothing.
-        difference: block → R²_lin of the first minus that of the second, by depth.
-
-    Both kinds of interval hold the truth in 94 to 98 of 100 simulated measurements (`benchmarks/coverage.py`).
+    The intervals are jackknifed over document folds, that of the correlation on Fisher's z. Both kinds hold the truth
+    in 94 to 98 of 100 simulated measurements (`benchmarks/coverage.py`).
     """
 
-    correlation: Estimate | None
-    difference: dict[int, Estimate]
+    correlation: Estimate | None  # of R²_lin over the blocks; None for fewer than three, over which it says nothing
+    difference: dict[int, Estimate]  # block → R²_lin of the first minus that of the second, by depth
 
     @property
     def differ(self) -> tuple[int, ...]:
@@ -47,17 +43,11 @@ class Agreement:
 
 @dataclass(frozen=True)
 class FoldProfiles:
-    """Profile of R²_lin on a corpus, also without each document fold.
-
-    Attributes:
-        whole: with all folds, shape (blocks,).
-        refitted: without each train fold, shape (train_folds, blocks).
-        rescored: without each held-out fold, shape (test_folds, blocks).
-    """
+    """Profile of R²_lin on a corpus, also without each document fold."""
 
     whole: Curve
-    refitted: Float[np.ndarray, "train_folds blocks"]
-    rescored: Float[np.ndarray, "test_folds blocks"]
+    refitted: Float[np.ndarray, "train_folds blocks"]  # without each train fold
+    rescored: Float[np.ndarray, "test_folds blocks"]  # without each held-out fold
 
     @classmethod
     def of(cls, scores: Iterable[Scores]) -> FoldProfiles:

@@ -22,20 +22,12 @@ Measured = tuple[Profile, dict[int, Scores]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two profiles and how far they agree.
-
-    Attributes:
-        first: the first profile.
-        second: the second profile.
-        paired: whether both were measured on the same rows.
-        agreement: how far they are one profile, with differences first minus second, over the blocks that have an
-            R²_lin in both; None if the profiles have different blocks, or none in common with an R²_lin.
-    """
+    """Two profiles and how far they agree, over the blocks that have an R²_lin in both."""
 
     first: Profile
     second: Profile
-    paired: bool
-    agreement: Agreement | None
+    paired: bool  # whether both were measured on the same rows
+    agreement: Agreement | None  # None if the profiles have different blocks, or none in common with an R²_lin
 
 
 def measured(

@@ -30,25 +30,18 @@ Pair = tuple[str, str]
 class Transfer:
     """One block over several corpora.
 
-    Attributes:
-        corpora: their names, in the given order.
-        maps: corpus → the map fitted on it.
-        scores: pair → R² with all folds and without each.
-        r2: pair → R² on held-out rows of the second of the map fitted on the first; R²_lin for a corpus with itself.
-        drop: pair → what fitting elsewhere costs, R²_BB − R²_AB, paired: both are scored on the same held-out
-            documents.
-        likeness: pair → cosine of the two maps on the corpora's inputs, see `likeness`; 1 for a corpus with itself.
-        expected: pair → what `likeness` would be if the two maps differed by the draw of documents alone; for a corpus
-            with itself, the likeness to a map fitted on a second draw of it.
+    A drop is what fitting elsewhere costs, R²_BB − R²_AB, with both scored on the same held-out documents. A likeness
+    is expected to be that of two maps that differ by the draw of documents alone; for a corpus with itself, that to a
+    map fitted on a second draw of it.
     """
 
     corpora: tuple[str, ...]
-    maps: dict[str, AffineMap]
-    scores: dict[Pair, Scores]
-    r2: dict[Pair, Estimate]
+    maps: dict[str, AffineMap]  # corpus → the map fitted on it
+    scores: dict[Pair, Scores]  # with all folds and without each
+    r2: dict[Pair, Estimate]  # of the map fitted on the first on held-out rows of the second
     drop: dict[Pair, Estimate]
-    likeness: dict[Pair, Estimate]
-    expected: dict[Pair, float]
+    likeness: dict[Pair, Estimate]  # cosine of the two maps on the corpora's inputs; 1 for a corpus with itself
+    expected: dict[Pair, float]  # of the likeness
 
 
 def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, Transfer]:

@@ -42,25 +42,15 @@ d / n more, is as large as the gain."""
 
 @dataclass(frozen=True)
 class BlockGate:
-    """A block with its fitted gate; a threshold turns it into a module.
-
-    Attributes:
-        ffn: the block.
-        rows: its training rows.
-        ordinary: which of them are not massive, shape (n,).
-        line: the first line.
-        error_score_fit: the fit of the score to the log error, held out, with its interval; its `map` is the score.
-        ranks: kind → the rank by which rows take the line.
-        ranked: kind → the rank of each training row, shape (n,).
-    """
+    """A block with its fitted gate; a threshold turns it into a module."""
 
     ffn: nn.Module
-    rows: BlockRows
-    ordinary: Bool[Tensor, " n"]
-    line: AffineMap
-    error_score_fit: Ceiling
-    ranks: Mapping[str, Rank]
-    ranked: Mapping[str, Float[Tensor, " n"]]
+    rows: BlockRows  # its training rows
+    ordinary: Bool[Tensor, " n"]  # which of them are not massive
+    line: AffineMap  # the first line
+    error_score_fit: Ceiling  # of the score to the log error, held out; its `map` is the score
+    ranks: Mapping[str, Rank]  # kind → the rank by which rows take the line
+    ranked: Mapping[str, Float[Tensor, " n"]]  # kind → the rank of each training row
 
     def threshold(self, kind: str, share: float) -> float:
         """Find the rank that a share of the training rows does not exceed; infinite if all or none take the line."""

@@ -49,12 +49,9 @@ class RandomRank:
     """A random number for each row, uniform in [0, 1), and the same for the same row in every call.
 
     It is the fractional part of a large multiple of a random projection of x, so no smooth function of x predicts it.
-
-    Attributes:
-        direction: of the projection, shape (d,), float64, scaled so that x along it has variance 1.
     """
 
-    direction: Float[Tensor, " d"]
+    direction: Float[Tensor, " d"]  # of the projection, float64, scaled so that x along it has variance 1
 
     @classmethod
     def of(cls, x: Float[Tensor, "n d"], seed: int = 0) -> RandomRank:
@@ -70,23 +67,15 @@ class RandomRank:
 
 
 class Gated(nn.Module):
-    """A line in the place of an FFN for rows of low rank; the FFN is computed for the other rows only.
-
-    Attributes:
-        ffn: the block.
-        line: the line.
-        rank: decides which rows take the line first.
-        threshold: rows of at most this rank take the line.
-        share: the share of the training rows that does.
-    """
+    """A line in the place of an FFN for rows of low rank; the FFN is computed for the other rows only."""
 
     def __init__(self, ffn: nn.Module, line: AffineMap, rank: Rank, threshold: float, share: float = float("nan")):
         super().__init__()
         self.ffn = ffn
         self.line = line
         self.rank = rank
-        self.threshold = threshold
-        self.share = share
+        self.threshold = threshold  # rows of at most this rank take the line
+        self.share = share  # of the training rows that does
 
     def takes(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
         """Which rows take the line, shape (n,)."""

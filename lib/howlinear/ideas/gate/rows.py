@@ -24,17 +24,11 @@ CHOOSING = 4
 
 
 class Parts(NamedTuple):
-    """A text in three parts that have no document in common.
+    """A text in three parts that have no document in common."""
 
-    Attributes:
-        fitting: lines and scores are fitted here.
-        choosing: thresholds are chosen here.
-        judging: held out; shares and costs are measured here.
-    """
-
-    fitting: TokenRows
-    choosing: TokenRows
-    judging: TokenRows
+    fitting: TokenRows  # lines and scores are fitted here
+    choosing: TokenRows  # thresholds are chosen here
+    judging: TokenRows  # held out; shares and costs are measured here
 
 
 def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None = None) -> Parts:
@@ -60,17 +54,11 @@ def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: i
 
 @dataclass(frozen=True)
 class BlockRows:
-    """A block's rows on one part of a text, as they were, sequence after sequence.
+    """A block's rows on one part of a text, as they were, sequence after sequence; float32."""
 
-    Attributes:
-        x: FFN inputs, shape (n, d), float32.
-        y: FFN outputs, shape (n, d), float32.
-        fold: the document fold of each row, shape (n,).
-    """
-
-    x: Float[Tensor, "n d"]
-    y: Float[Tensor, "n d"]
-    fold: Int64[Tensor, " n"]
+    x: Float[Tensor, "n d"]  # FFN inputs
+    y: Float[Tensor, "n d"]  # FFN outputs
+    fold: Int64[Tensor, " n"]  # the document fold of each row
 
     @property
     def massive(self) -> Bool[Tensor, " n"]:

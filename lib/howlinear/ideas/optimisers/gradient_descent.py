@@ -23,23 +23,16 @@ LONGEST = 2**50  # steps; beyond, nothing is learned that float64 could tell
 
 @dataclass(frozen=True)
 class Descent:
-    """A descent from the mean output (W = 0, b = ȳ) towards the least-squares map, mode by mode.
+    """A descent from the mean output (W = 0, b = ȳ) towards the least-squares map, in d_in + 1 modes.
 
-    Attributes:
-        rate: η.
-        values: eigenvalues λ of the inputs' second moments, ascending, shape (modes,), modes = d_in + 1.
-        vectors: eigenvectors u, columns, shape (modes, modes); the last row belongs to the bias.
-        target: the least-squares map, b below W, shape (modes, d_out).
-        error: uᵀ(start − target), shape (modes, d_out).
-        shares: the share of the train rows' output variance that each mode of the map explains, shape (modes,);
-            they add up to R² on the train rows.
+    A mode's share of the train rows' output variance is what it explains; they add up to R² on the train rows.
     """
 
-    rate: float
-    values: Float[Tensor, " modes"]
-    vectors: Float[Tensor, "modes modes"]
-    target: Float[Tensor, "modes d_out"]
-    error: Float[Tensor, "modes d_out"]
+    rate: float  # η
+    values: Float[Tensor, " modes"]  # eigenvalues λ of the inputs' second moments, ascending
+    vectors: Float[Tensor, "modes modes"]  # eigenvectors u, columns; the last row belongs to the bias
+    target: Float[Tensor, "modes d_out"]  # the least-squares map, b below W
+    error: Float[Tensor, "modes d_out"]  # uᵀ(start − target)
     shares: Float[Tensor, " modes"]
 
     def left(self, steps: int) -> Float[Tensor, " modes"]:

@@ -22,21 +22,13 @@ SCALINGS = ("raw", "standardised", "whitened")
 
 @dataclass(frozen=True)
 class Problem:
-    """One block's linear problem: rows to train on, rows to choose the rate by, rows to be judged on.
+    """One block's linear problem: rows to train on, rows to choose the rate by, rows to be judged on."""
 
-    Attributes:
-        x: inputs to train on, shape (n, d_in), float32.
-        y: outputs, shape (n, d_out), float32.
-        folds: moments of these rows, per document fold, for the closed form.
-        validation: moments of the train fold set aside to choose the rate, which the held-out side never does.
-        test: held-out moments per document fold.
-    """
-
-    x: Float[Tensor, "n d_in"]
+    x: Float[Tensor, "n d_in"]  # to train on, float32
     y: Float[Tensor, "n d_out"]
-    folds: list[Moments]
-    validation: Moments
-    test: list[Moments]
+    folds: list[Moments]  # of these rows, per document fold, for the closed form
+    validation: Moments  # of the train fold set aside to choose the rate, which the held-out side never does
+    test: list[Moments]  # held out, per document fold
 
     @classmethod
     def of(cls, kept: BlockCapture) -> Problem:
@@ -65,15 +57,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Inputs as an optimiser sees them, z = (x − origin) mixing.
-
-    Attributes:
-        origin: subtracted from x, shape (d_in,).
-        mixing: the new directions, one per column, shape (d_in, k).
-    """
+    """Inputs as an optimiser sees them, z = (x − origin) mixing."""
 
     origin: Float[Tensor, " d_in"]
-    mixing: Float[Tensor, "d_in k"]
+    mixing: Float[Tensor, "d_in k"]  # the new directions, one per column
 
     @classmethod
     def of(cls, moments: Moments, scaling: str) -> Coordinates:

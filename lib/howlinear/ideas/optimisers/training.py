@@ -29,19 +29,12 @@ from howlinear.ideas.optimisers.problem import Coordinates, Problem
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimiser as torch ships it, and the rates to try.
+    """An optimiser as torch ships it, and the rates to try."""
 
-    Attributes:
-        make: (weight, bias, rate) → the torch optimisers that step together.
-        rates: the grid.
-        relative: whether rates are multiples of 1/λ₁, λ₁ the largest eigenvalue of the inputs' second moments.
-        dtype: of rows and weights.
-    """
-
-    make: Callable[[Tensor, Tensor, float], list[Optimizer]]
-    rates: tuple[float, ...]
-    relative: bool = False
-    dtype: torch.dtype = torch.float32
+    make: Callable[[Tensor, Tensor, float], list[Optimizer]]  # (weight, bias, rate) → those that step together
+    rates: tuple[float, ...]  # the grid
+    relative: bool = False  # rates are multiples of 1/λ₁, λ₁ the largest eigenvalue of the inputs' second moments
+    dtype: torch.dtype = torch.float32  # of rows and weights
 
 
 def _momentum(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
@@ -70,21 +63,13 @@ OPTIMISERS = {
 
 @dataclass(frozen=True)
 class Path:
-    """What an optimiser reached.
+    """What an optimiser reached."""
 
-    Attributes:
-        rate: learning rate, see `Recipe.relative`.
-        steps: numbers of steps after which it was scored.
-        r2: held-out R² after each of these.
-        map: the map after the last step.
-        validation: R² of that map on the validation fold.
-    """
-
-    rate: float
-    steps: tuple[int, ...]
-    r2: tuple[float, ...]
-    map: AffineMap
-    validation: float
+    rate: float  # see `Recipe.relative`
+    steps: tuple[int, ...]  # after which it was scored
+    r2: tuple[float, ...]  # held out, after each of these
+    map: AffineMap  # after the last step
+    validation: float  # R² of that map on the validation fold
 
 
 def train(

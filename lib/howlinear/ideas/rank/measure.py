@@ -45,23 +45,16 @@ from howlinear.instrument.capture import BlockCapture, Sample
 class RankView:
     """What carries the R²_lin of a block; R² is always of the map fitted on all train rows unless said otherwise.
 
-    Attributes:
-        r2: pooled over features.
-        median: of single features' R².
-        rank: effective rank of the held-out outputs; its interval is from the sampled rows.
-        features: R² without the k loudest output features, per k.
-        directions: R² without the k loudest output directions, per k, on sampled rows.
-        bands: R² within each band of token frequency about the band's own mean, frequent first, on sampled rows.
-        columns: the block's cells in table `blocks`, but for its regime.
+    Directions, bands and the rank's interval are of sampled rows.
     """
 
-    r2: Estimate
-    median: Estimate
-    rank: Estimate
-    features: list[Estimate]
-    directions: list[Estimate]
-    bands: list[Estimate]
-    columns: dict[str, float | None]
+    r2: Estimate  # pooled over features
+    median: Estimate  # of single features' R²
+    rank: Estimate  # effective rank of the held-out outputs
+    features: list[Estimate]  # R² without the k loudest output features, per k
+    directions: list[Estimate]  # R² without the k loudest output directions, per k
+    bands: list[Estimate]  # R² within each band of token frequency about the band's own mean, frequent first
+    columns: dict[str, float | None]  # the block's cells in table `blocks`, but for its regime
 
     def regime(self, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
         """Name the block's regime among the paper's two; the thresholds are our choice, since the paper gives none.

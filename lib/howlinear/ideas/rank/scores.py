@@ -23,19 +23,12 @@ from howlinear.instrument.capture import Sample
 
 @dataclass(frozen=True)
 class Score:
-    """What a map leaves unexplained of some rows, per output feature.
+    """What a map leaves unexplained of some rows, per output feature."""
 
-    Attributes:
-        n: number of rows.
-        mean: ȳ, of the outputs, shape (d_out,).
-        squares: Σ (y − ȳ)², shape (d_out,).
-        residual: Σ (y − ŷ)², shape (d_out,).
-    """
-
-    n: int
-    mean: Float[Tensor, " d_out"]
-    squares: Float[Tensor, " d_out"]
-    residual: Float[Tensor, " d_out"]
+    n: int  # rows
+    mean: Float[Tensor, " d_out"]  # ȳ
+    squares: Float[Tensor, " d_out"]  # Σ (y − ȳ)²
+    residual: Float[Tensor, " d_out"]  # Σ (y − ŷ)²
 
     @classmethod
     def of_moments(cls, affine: AffineMap, rows: Moments) -> Score:
@@ -74,17 +67,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of one set of held-out rows that give any statistic its interval.
+    """The scores of one set of held-out rows that give any statistic its interval."""
 
-    Attributes:
-        whole: the map of all train folds on all of the rows.
-        refitted: on all of the rows, the maps without each train fold in turn.
-        rescored: fold → the map of all train folds on the rows without that held-out fold.
-    """
-
-    whole: Score
-    refitted: list[Score]
-    rescored: dict[int, Score]
+    whole: Score  # of the map of all train folds on all of the rows
+    refitted: list[Score]  # on all of the rows, of the maps without each train fold in turn
+    rescored: dict[int, Score]  # fold → of the map of all train folds on the rows without that held-out fold
 
     def without(self, fold: int) -> Score:
         """Return the score without a held-out fold, or that of all rows if none of them is in that fold."""

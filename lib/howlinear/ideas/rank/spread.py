@@ -24,17 +24,11 @@ from howlinear.instrument.capture import Sample
 
 @dataclass(frozen=True)
 class Spread:
-    """Over how many directions a covariance is spread.
+    """Over how many directions a covariance is spread."""
 
-    Attributes:
-        effective_rank: participation ratio (Σλ)² / Σλ².
-        entropy_rank: exp(−Σ p log p) with p = λ / Σλ; never below the participation ratio.
-        first: share of the variance along the first direction.
-    """
-
-    effective_rank: float
-    entropy_rank: float
-    first: float
+    effective_rank: float  # participation ratio (Σλ)² / Σλ²
+    entropy_rank: float  # exp(−Σ p log p) with p = λ / Σλ; never below the participation ratio
+    first: float  # share of the variance along the first direction
 
 
 def spread(covariance: Float[Tensor, "d d"]) -> Spread:

@@ -117,18 +117,14 @@ class ConstantFirst(nn.Module):
 
 @dataclass(frozen=True)
 class Lines:
-    """The affine maps of a block.
+    """The affine maps of a block, by least squares.
 
-    Attributes:
-        all_rows: least squares on all rows.
-        r2: R² of that map on the rows that it was fitted on; a compressor must not see held-out rows.
-        massive_rows: how many rows are massive (`instrument.massive`).
-        ordinary: least squares on ordinary rows, with the block's mean output at position 0 as the constant there; the
-            map of all rows if none is massive.
+    That of ordinary rows has the block's mean output at position 0 as the constant there; if no row is massive
+    (`instrument.massive`), it is the map of all rows.
     """
 
     all_rows: AffineMap
-    r2: float
+    r2: float  # of that map on the rows that it was fitted on; a compressor must not see held-out rows
     massive_rows: int
     ordinary: AffineMap | ConstantFirst
 
