@@ -20,10 +20,7 @@ _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of
 
 
 def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
-    """The paper's figure 3: gain against what the line leaves, a point per block; and the share recovered over depth.
-
-    Error bars of the second panel treat what the line leaves as known.
-    """
+    """Plot the gain against what the line leaves, as the paper's figure 3 does, and the share recovered over depth."""
     figure, (cloud, depth) = style.row_of_panels(["gain", "of what is left"], 2.5)
     left = 1 - blocks["r2"]
     low, high = blocks["gain_low"], blocks["gain_high"]
@@ -45,7 +42,7 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
         left_in_blocks = 1 - of_model["r2"]
         look = {"elinewidth": 0.7, "capsize": 1.5} | style.look(model)
         style.draw_intervals(cloud, left_in_blocks, of_model, "gain", **look | {"linestyle": ""})
-        bars = style.error_bars(of_model, "gain") / left_in_blocks.to_numpy()
+        bars = style.error_bars(of_model, "gain") / left_in_blocks.to_numpy()  # what the line leaves taken as known
         depth.errorbar(of_model["block"] + shift, of_model["recovered"], bars, **look)
 
     # on this diagonal a branch would recover all that the line leaves
@@ -147,10 +144,7 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 
 
 def recipe(recipes: pd.DataFrame) -> Figure:
-    """Plot the gain by the paper's recipe and by our probe over depth; and what each change between them is worth.
-
-    In the second panel a point is a block, a bar the mean over a model's blocks.
-    """
+    """Plot the gain by the paper's recipe and by our probe over depth; and what each change between them is worth."""
     figure, (depth, parts) = style.row_of_panels(["two probes", "from the recipe to ours"], 2.7)
     for model, shift in style.side_by_side(recipes["model"], 0.24).items():
         blocks = recipes[recipes["model"] == model]
@@ -159,7 +153,7 @@ def recipe(recipes: pd.DataFrame) -> Figure:
         depth.plot(blocks["block"], blocks["ours"], **look)
         depth.plot(blocks["block"], blocks["gain"], **open_points)
         small_dots = {"color": look["color"], "marker": look["marker"], "markersize": 2.2, "linestyle": ""}
-        for place, change in enumerate(_CHANGES):
+        for place, change in enumerate(_CHANGES):  # a point is a block, the bar their mean
             parts.bar(place + shift, blocks[change].mean(), 0.2, color=look["color"], alpha=0.35)
             parts.plot(np.full(len(blocks), place + shift), blocks[change], **small_dots)
 
@@ -180,11 +174,7 @@ def recipe(recipes: pd.DataFrame) -> Figure:
 def layers(
     blocks: pd.DataFrame, controls: pd.DataFrame, layers: pd.DataFrame, published: pd.DataFrame | None = None
 ) -> Figure:
-    """Plot R² of possible replacements of a block; and the cost of the line in its place, alone and with products.
-
-    In the first panel each block's number is at the right end of its line; in the second, filled points are the line,
-    open ones the line with products.
-    """
+    """Plot R² of possible replacements of a block; and the cost of the line in its place, alone and with products."""
     figure, (depth, cost) = style.row_of_panels(["what depth is worth", "what products are worth"], 2.7)
     # R² of the line, of the line with products, and of each control, a row per block that has controls
     keys = ["model", "block"]
@@ -205,11 +195,15 @@ def layers(
     for model, shift in shifts.items():
         look = style.look(model)
         thin_line = look | {"linewidth": 0.7}
-        column = 5 + 9 * list(shifts).index(model)  # in points from the end: a column of numbers per model
+        right = 5 + 9 * list(shifts).index(model)  # in points from the end: a column of numbers per model
         for block, r2 in fits.loc[model].iterrows():
             depth.plot(range(len(names)), r2, **thin_line)
-            depth.annotate(str(block), (len(names) - 1, r2.iloc[-1]), (column, 0), **_NUMBER, color=look["color"])
-        _draw_costs(cost, layers[layers["model"] == model], look, shift, step)
+            depth.annotate(str(block), (len(names) - 1, r2.iloc[-1]), (right, 0), **_NUMBER, color=look["color"])
+        costs = layers[layers["model"] == model]
+        for column, face, aside in (("dppl", look["color"], -step / 2), ("dppl_poly", "white", step / 2)):
+            label = look["label"] if column == "dppl" else "_"  # a model is named once
+            dots = look | {"markerfacecolor": face, "linestyle": "", "elinewidth": 0.5, "label": label}
+            style.draw_intervals(cost, costs["block"] + shift + aside, costs, column, **dots)
 
     depth.set_xticks(range(len(names)), names)
     depth.set_xlim(right=len(names) - 0.8 + 0.2 * len(shifts))  # room for the numbers
@@ -232,14 +226,3 @@ def layers(
     ordered = [by_label[label] for label in order]
     figure.legend(ordered, order, loc="outside upper center", ncols=len(order), columnspacing=1.2)
     return figure
-
-
-def _draw_costs(ax: Axes, layers: pd.DataFrame, look: dict[str, str], shift: float, step: float) -> None:
-    """Draw one model's swap costs with their error bars, the line and the line with products `step` blocks apart."""
-    faces = {"dppl": look["color"], "dppl_poly": "white"}
-    labels = {"dppl": look["label"], "dppl_poly": "_"}  # a model is named once
-    aside = {"dppl": -step / 2, "dppl_poly": step / 2}
-    for cost, face in faces.items():
-        dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
-        places = layers["block"] + shift + aside[cost]
-        style.draw_intervals(ax, places, layers, cost, elinewidth=0.5, label=labels[cost], **dots)

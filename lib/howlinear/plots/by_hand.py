@@ -22,10 +22,7 @@ LOOKS = {"left": (style.GREY, "--"), "right": (style.ACCENT, "-")}  # of the two
 
 
 def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
-    """Plot rows of blocks, seen from one neuron of each, with the fitted line; and one of these neurons by itself.
-
-    There is a panel per cloud; black points are means of slices of the rows.
-    """
+    """Plot rows of blocks, seen from one neuron of each, with the fitted line; and one of these neurons by itself."""
     figure, panels = style.panel_grid(list(clouds), 2.0, most=None)
     for name, axis in panels.items():
         draw_cloud(axis, clouds[name])
@@ -75,11 +72,7 @@ def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def slider(quantiles: Float[np.ndarray, " n"]) -> str:
-    """Return a toy neuron with three sliders and its R², as HTML for a notebook's output and for the book.
-
-    It computes and draws in the browser; with scripts off it says where the same is drawn. The arrow keys move the
-    sliders, and the resulting R² is announced in words.
-    """
+    """Return a toy neuron with three sliders and its R², as HTML; with scripts off it says where the same is drawn."""
     html = SLIDER.replace("%QUANTILES%", json.dumps([round(float(point), 5) for point in quantiles]))
     colours = {"POINTS": POINTS_COLOUR, "LINE": style.ACCENT, "LEFT": style.GREY}
     for name, colour in colours.items():

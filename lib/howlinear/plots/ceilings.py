@@ -94,10 +94,7 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
 
 
 def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
-    """Plot R²_lin over depth, a panel per model, next to that of the paper's models; open points omit massive rows.
-
-    The highest and the lowest block of each panel are labelled with their R²_lin.
-    """
+    """Plot R²_lin over depth, a panel per model, next to that of the paper's models; open points omit massive rows."""
     panels = [*_by_model(paper.rename(columns={"r2_lin": "r2"})), *_by_model(frame)]
     widths = {"width_ratios": [len(blocks) + 4 for _, blocks in panels]}
     lowest = min(1.1 * blocks["r2"].min() for _, blocks in panels)
@@ -111,6 +108,7 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
         ax.plot(blocks["block"], blocks["r2"], **look)
         if ours:
             _draw_ordinary(ax, blocks, look)
+        # the highest and the lowest block are labelled
         for place, up, va in ((blocks["r2"].idxmax(), 4, "bottom"), (blocks["r2"].idxmin(), -4, "top")):
             where = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "va": va, "fontsize": 7}
             block, r2 = blocks.loc[place, ["block", "r2"]]
@@ -123,10 +121,7 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
 
 
 def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
-    """Plot rows of blocks: the block's output against its fitted map's prediction, and the line where both are equal.
-
-    There is a panel per block, each with its own axes.
-    """
+    """Plot rows of blocks, a panel each: output against the fitted map's prediction, and the line of equal values."""
     figure, panels = style.panel_grid(list(blocks), 2.1, "what the block puts out", most=None)
     figure.suptitle(model, fontsize=8)
     for place, axis in panels.items():

@@ -22,10 +22,7 @@ HEIGHT = 0.24
 
 
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
-    """Plot a strip per claim, its threshold in the middle and the side where it holds on the right.
-
-    Every strip is scaled to its furthest point.
-    """
+    """Plot a strip per claim, scaled to its furthest point, with the threshold in the middle; it holds on the right."""
     claims = verdicts.drop_duplicates("claim").reset_index(drop=True)
     figure, axis = plt.subplots(figsize=(style.PAGE, HEIGHT * len(claims) + 0.7))
     for y, claim in claims.iterrows():

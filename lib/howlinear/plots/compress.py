@@ -23,10 +23,7 @@ _APART = 0.058  # share of a panel's height between the names of two lines
 
 
 def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Figure:
-    """Plot perplexity over the whole model's against parameters kept: lower and further right is better.
-
-    There is a panel per model, with ratios on a logarithmic scale; or a sentence if no smaller model was made.
-    """
+    """Plot perplexity over the whole model's against parameters kept, a panel per model: lower is better."""
     table = table.dropna(subset=["ratio"])
     if table.empty:
         return style.sentence_figure("No smaller model was made, so there is no perplexity to compare.")
@@ -89,11 +86,8 @@ def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
 
 
 def spread_labels(wanted: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
-    """Return the places nearest to `wanted` (ascending) that lie a gap apart, moved down if they would end above 1.
-
-    Places p with p_{i+1} ≥ p_i + gap and least Σ (p − wanted)²: p − i · gap is the isotonic regression of
-    wanted − i · gap.
-    """
+    """Return the places nearest to `wanted` (ascending) that lie a gap apart, moved down if they would end above 1."""
+    # p with p_{i+1} ≥ p_i + gap and least Σ (p − wanted)²: p − i · gap is the isotonic regression of wanted − i · gap
     steps = gap * np.arange(len(wanted))
     places = isotonic_regression(np.asarray(wanted, dtype=float) - steps).x + steps
     ceiling = 1 - steps[::-1]  # the upper limit of each, if all above it lie a gap apart

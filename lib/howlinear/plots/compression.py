@@ -51,10 +51,7 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
 
 
 def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame) -> Figure:
-    """Plot how far a block's map may be reduced: held-out R² above, cost of the swap below, a column per place.
-
-    Shares and costs are logarithmic.
-    """
+    """Plot how far a block's map may be reduced: held-out R² above, cost of the swap below, a column per place."""
     if points.empty:
         return style.sentence_figure(_NO_LOSS)
     curves = curves.assign(place=_places(curves))

@@ -40,11 +40,7 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
 
 
 def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFrame, effects: pd.DataFrame) -> Figure:
-    """Plot blocks fed with other models' rows, a panel per owner of weights; last, what tells combinations apart.
-
-    All owners' panels share one scale of R²; an owner's own rows are the heavy line. Also drawn are normal rows, with
-    their closed form, and the owner's rows turned.
-    """
+    """Plot blocks fed with other models' rows, a panel per owner of weights; last, what tells combinations apart."""
     if pairs.empty:
         own = controls[controls["control"] == "own"]
         pairs = own[["block", "r2"]].assign(inputs=own["model"], weights=own["model"])
@@ -64,7 +60,8 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
         of_owner = pairs[pairs.weights == owner]
         for giver in of_owner.inputs.unique():
             curve = of_owner[of_owner.inputs == giver].sort_values("block")
-            look = style.look(giver) | {"label": f"rows of {giver}", "lw": 2 if giver == owner else 0.9}
+            weight = 2 if giver == owner else 0.9  # the owner's own rows are the heavy line
+            look = style.look(giver) | {"label": f"rows of {giver}", "lw": weight}
             axis.plot(curve.block, curve.r2, **look)
         normal = _profile(controls, owner, "normal")
         axis.plot(normal.block, normal.r2, color="black", ls=":", label="normal rows")

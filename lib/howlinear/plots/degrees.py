@@ -40,10 +40,7 @@ def spectrum(table: pd.DataFrame) -> Figure:
 
 
 def predicted(table: pd.DataFrame) -> Figure:
-    """Plot the limit of R²_lin against its prediction by second moments, a panel per model and a point per block.
-
-    Open points are a block's ordinary rows alone, tied to the point of all its rows by a thin line.
-    """
+    """Plot the limit of R²_lin against its prediction by second moments, a panel per model and a point per block."""
     known = table.dropna(subset="r2_limit")
     if known.empty:
         return style.sentence_figure("The rows are too few to say what R²_lin tends to with more, in any block.")
@@ -63,6 +60,7 @@ def predicted(table: pd.DataFrame) -> Figure:
             if len(blocks):
                 across, up = style.error_bars(blocks, "r2_gaussian"), style.error_bars(blocks, "r2_limit")
                 axis.errorbar(blocks.r2_gaussian, blocks.r2_limit, up, across, **points, **face)
+        # a thin line ties the point of a block's ordinary rows, open, to that of all its rows
         both = of_all.merge(ordinary, on="block", suffixes=["", "_ordinary"])
         across = both[["r2_gaussian", "r2_gaussian_ordinary"]].T
         up = both[["r2_limit", "r2_limit_ordinary"]].T

@@ -111,11 +111,7 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
 
 
 def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
-    """Plot how a block looks linear because a sink forms in it.
-
-    `table` is from `measure.sink`; outputs beyond `multiple` median norms are massive. R²_lin of the block with and
-    without its massive rows is on the left, what it writes on the right.
-    """
+    """Plot how a block looks linear because a sink forms in it; beyond `multiple` median norms outputs are massive."""
     figure, (left, right) = style.row_of_panels(["how linear it looks", "what it writes"], 2.5)
     for _, rows in table[table["block"] != block].groupby("block"):
         left.plot(rows["step"], rows["r2_ordinary"], color="0.8", lw=0.8)
@@ -141,10 +137,7 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
 
 
 def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]) -> Figure:
-    """Plot when blocks leave, when they settle, and how long after the loss.
-
-    Steps are logarithmic, and bars span the measured steps between which something happened.
-    """
+    """Plot when blocks leave and settle, between two measured steps each, and how long after the loss they settle."""
     figure, (leaves, settles, lagging) = style.row_of_panels(["leaves", "settles", "lag"], 2.6)
     losses = summary.set_index("run")["loss_settles"]
     for run in drawn:

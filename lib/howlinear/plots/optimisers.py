@@ -30,10 +30,7 @@ _CLIP = (-0.2, 1.3)  # limits of the part learned: a direction with almost no va
 
 
 def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
-    """Plot contours of the loss over two weights, and the path of gradient descent down them: a panel per scaling.
-
-    Both weights have the same scale, so that a valley is as long as it looks.
-    """
+    """Plot contours of the loss over two weights, and the path of gradient descent down them: a panel per scaling."""
     scalings = list(walks.scaling.unique())
     titles = [f"{scaling} inputs" for scaling in scalings]
     figure, axes = style.row_of_panels(titles, 2.4, width_ratios=(2.4, 1)[: len(scalings)])
@@ -48,7 +45,8 @@ def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
             axis.annotate(
                 f"{place.step}", (place.second, place.first), xytext=(0, 4), textcoords="offset points", fontsize=7
             )
-        axis.set(aspect="equal", xlabel="weight of the quiet input", ylabel="weight of the loud input")
+        axis.set(xlabel="weight of the quiet input", ylabel="weight of the loud input")
+        axis.set_aspect("equal")  # so that a valley is as long as it looks
         axis.grid(visible=False)
     return figure
 
@@ -114,10 +112,7 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
 
 
 def baseline(table: pd.DataFrame) -> Figure:
-    """Plot the untuned baseline with the closed form, a column per block.
-
-    A dash is the closed form; points are the baselines, with the interval of their distance to it.
-    """
+    """Plot the untuned baselines, with the interval of their distance to the closed form, a column per block."""
     figure, axis = plt.subplots(figsize=(style.PAGE, 2.4))
     names = [
         model if pd.isna(block) else f"{model}\n{block:.0f}"

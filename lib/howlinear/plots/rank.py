@@ -80,17 +80,13 @@ def median(
 
 
 def axes(outputs: pd.DataFrame, r2: float, model: str, block: int) -> Figure:
-    """Plot R² of every single output of one block against its share of the variance, by feature and by direction.
-
-    Outputs with R² below −0.2 are drawn at −0.2.
-    """
+    """Plot R² of every single output of one block against its share of the variance, by feature and by direction."""
     titles = [f"along features, block {block} of {model}", "along directions"]
     figure, panels = style.row_of_panels(titles, 2.5, sharex=True, sharey=True)
     for panel, (axis, mine) in zip(panels, outputs.groupby("axis", sort=False), strict=True):
         middle = mine["r2"].median()
-        panel.scatter(
-            mine["share"], mine["r2"].clip(lower=-0.2), s=7, color=style.look(model)["color"], lw=0, alpha=0.7
-        )
+        r2_of_each = mine["r2"].clip(lower=-0.2)  # lower ones are drawn there
+        panel.scatter(mine["share"], r2_of_each, s=7, color=style.look(model)["color"], lw=0, alpha=0.7)
         panel.axhline(r2, color="black", lw=0.8, label=f"pooled, {r2:.2f}")
         panel.axhline(middle, color=style.ACCENT, lw=1.2, ls="--", label=f"median, {middle:.2f}")
         panel.set(xscale="log", xlabel=f"share of the variance, {axis}")

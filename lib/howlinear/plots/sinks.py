@@ -125,9 +125,9 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figure:
     """Plot what changing massive outputs does to the blocks after their writer, a row of panels per model.
 
-    A model's first block in the table is the writer, and is not drawn. `highlighted` maps the interventions drawn over
-    depth, in addition to the model as it is, to their names in the legend.
+    `highlighted` are the interventions drawn over depth, besides the model as it is: name → label in the legend.
     """
+    # a model's first block in the table is the writer
     later = effects[effects["block"] > effects.groupby("model")["block"].transform("min")]
     if later.empty:
         return style.sentence_figure("No block comes after one that writes massive outputs.")
@@ -164,13 +164,10 @@ def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figu
 
 
 def left_out(curves: pd.DataFrame, resting: pd.DataFrame) -> Figure:
-    """Plot R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones the model's mean.
-
-    Blocks in `resting`, which rest on few tokens, are named at the end of their lines.
-    """
+    """Plot R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones the model's mean."""
     kinds = list(curves["kind"].unique())
     figure, panels = style.panel_grid(kinds, 2.1, "$R^2_{\\mathrm{lin}}$ of the rest", most=2, sharey=True)
-    chosen = set(zip(resting["model"], resting["block"], strict=True))
+    chosen = set(zip(resting["model"], resting["block"], strict=True))  # blocks that are named: they rest on few tokens
     for kind, ax in panels.items():
         _curves(ax, curves[curves["kind"] == kind], chosen)
         ax.set_xlabel("features left out" if "features" in kind else "rows left out")
@@ -193,11 +190,7 @@ def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None
                 ends[block] = curve.iloc[-1]
             ax.plot(curve, color=look["color"], **line)
         names = _names_at(ends, _R2_APART)
-        beside = {"xytext": (column, 0), "textcoords": "offset points", "ha": "left"}
-        for height, name in names.items():
-            ax.annotate(name, (end, height), color=look["color"], fontsize=6, va="center", **beside)
-        if names:
-            column += _LETTER * max(len(name) for name in names.values()) + _COLUMN_APART
+        column += _write_names(ax, names, end, column, look["color"], _COLUMN_APART)
         ax.plot(by_block.dropna().mean(axis=1), **look)
     ax.set_xscale("symlog", base=2, linthresh=1)  # counts double
     ax.xaxis.set_major_locator(SymmetricalLogLocator(base=4 if end <= 256 else 16, linthresh=1))
@@ -220,12 +213,8 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
         for side, letter in ((-1, letters[0]), (1, letters[-1])):
             ends = of_model[of_model["kind"] == letter].set_index("block")["nats"].to_dict()
             names = _names_at(ends, _COSTS_APART, _on_axis)
-            beside = {"ha": "right" if side < 0 else "left", "va": "center", "textcoords": "offset points"}
-            for height, name in names.items():
-                place = (letters.index(letter), height)
-                ax.annotate(name, place, (side * columns[side], 0), color=look["color"], fontsize=6, **beside)
-            if names:
-                columns[side] += _LETTER * max(len(name) for name in names.values()) + 0.5 * _COLUMN_APART
+            place, beside = letters.index(letter), side * columns[side]
+            columns[side] += _write_names(ax, names, place, beside, look["color"], 0.5 * _COLUMN_APART)
         ax.plot([], [], **look)
     if table.empty:
         ax.text(0.5, 0.5, "no model predicts a next token", transform=ax.transAxes, ha="center", color=style.GREY)
@@ -262,6 +251,14 @@ def _names_at(
         middle = heights[group[len(group) // 2]]
         names[middle] = ", ".join(str(block) for block in sorted(group))
     return names
+
+
+def _write_names(ax: Axes, names: Mapping[float, str], x: float, beside: float, color: str, apart: float) -> float:
+    """Write names as many points beside x, at their heights; return the width of their column, with what follows it."""
+    for height, name in names.items():
+        side = {"ha": "right" if beside < 0 else "left", "va": "center", "textcoords": "offset points"}
+        ax.annotate(name, (x, height), (beside, 0), color=color, fontsize=6, **side)
+    return _LETTER * max(len(name) for name in names.values()) + apart if names else 0.0
 
 
 def _on_axis(cost: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,21 +18,15 @@ _MOST_NAMED = 16  # blocks along an axis; with more, the labels are thinned out 
 _ASIDE = 0.12  # between the marks of one block, as a share of the step from block to block
 
 
-def _panels(table: pd.DataFrame, quantity: str) -> tuple[Figure, dict[str, Axes]]:
-    """Make a panel per model, with one scale of R²."""
-    return style.panel_grid(list(table["model"].unique()), 2.1, quantity, sharey=True)
-
-
-def _each(panels: dict[str, Axes], table: pd.DataFrame) -> Iterator[tuple[str, Axes, pd.DataFrame]]:
-    """Yield every model with its panel and its rows, in the order of blocks."""
+def _figure(
+    table: pd.DataFrame, quantity: str, draw: Callable[[Axes, pd.DataFrame, dict], None], handles: Sequence
+) -> Figure:
+    """Draw a panel per model from its rows and looks, under one legend in grey, since colours are the models'."""
+    figure, panels = style.panel_grid(list(table["model"].unique()), 2.1, quantity, sharey=True)
     for model, axis in panels.items():
-        yield model, axis, table[table["model"] == model].sort_values("block")
-
-
-def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handles: Sequence) -> Figure:
-    """Add block numbers, the scale of R², and one legend in grey, since colours are the models'."""
-    for model, axis in panels.items():
-        numbers = sorted(table.loc[table["model"] == model, "block"].unique())
+        own = table[table["model"] == model].sort_values("block")
+        draw(axis, own, _looks(model))
+        numbers = list(own["block"])
         every = -(-len(numbers) // _MOST_NAMED) if len(numbers) > _MOST_NAMED else 1 + (len(numbers) > 6)
         axis.set_xticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
         axis.set_xlabel("block")
@@ -72,50 +66,50 @@ def _handle(kind: str, label: str) -> Line2D:
 
 def parts(table: pd.DataFrame) -> Figure:
     """R²_lin between token means and within tokens, over the share of the variance that lies between them."""
-    figure, panels = _panels(table, "share of variance, held out")
-    for model, axis, own in _each(panels, table):
-        looks = _looks(model)
+
+    def draw(axis: Axes, own: pd.DataFrame, looks: dict) -> None:
         axis.bar(range(len(own)), own["token_share"], width=0.8, color=style.GREY, alpha=0.25, lw=0, zorder=0)
         axis.plot(range(len(own)), own["r2"], **looks["line"])
         _curves(axis, own, {"r2_between": looks["filled"], "r2_within": looks["open"]})
         axis.axhline(0, color=style.GREY, lw=0.6)
+
     handles = [
         Patch(color=style.GREY, alpha=0.25, lw=0, label="token share"),
         _handle("filled", "R² between tokens"),
         _handle("line", "$R^2_{\\mathrm{lin}}$"),
         _handle("open", "R² within tokens"),
     ]
-    return _finish(figure, panels, table, handles)
+    return _figure(table, "share of variance, held out", draw, handles)
 
 
 def tables(table: pd.DataFrame) -> Figure:
     """Held-out R² of the line, of a table of tokens, of both together, and of the line with the previous token's."""
-    figure, panels = _panels(table, "$R^2$, held out")
-    for model, axis, own in _each(panels, table):
-        looks = _looks(model)
+
+    def draw(axis: Axes, own: pd.DataFrame, looks: dict) -> None:
         axis.plot(range(len(own)), own["r2"], **looks["line"])
         _curves(axis, own, {"r2_table": looks["cross"], "r2_both": looks["filled"], "r2_previous": looks["open"]})
+
     handles = [
         _handle("line", "line"),
         _handle("cross", "table"),
         _handle("filled", "table and line"),
         _handle("open", "line and previous token's table"),
     ]
-    return _finish(figure, panels, table, handles)
+    return _figure(table, "$R^2$, held out", draw, handles)
 
 
 def vocabulary(table: pd.DataFrame) -> Figure:
     """Plot lines over the vocabulary and the bracket of the text's line, from held-out to in-sample R²."""
-    figure, panels = _panels(table, "$R^2$ before training")
-    for model, axis, own in _each(panels, table):
+
+    def draw(axis: Axes, own: pd.DataFrame, looks: dict) -> None:
         places = np.arange(len(own))
         axis.fill_between(places, own["r2"], own["r2_train"], color=style.ACCENT, alpha=0.35, lw=2)
-        color = style.look(model)["color"]
-        axis.plot(places, own["r2_vocabulary"], "D", color=color, ms=4)
+        axis.plot(places, own["r2_vocabulary"], "D", color=looks["filled"]["color"], ms=4)
         axis.plot(places, own["r2_carried"], "x", color=style.GREY)
+
     handles = [
         Patch(color=style.ACCENT, alpha=0.35, label="the text's line: held out to in sample"),
         Line2D([], [], color=style.GREY, marker="D", ls="none", label="over the vocabulary"),
         Line2D([], [], color=style.GREY, marker="x", ls="none", label="that line on held-out text"),
     ]
-    return _finish(figure, panels, table, handles)
+    return _figure(table, "$R^2$ before training", draw, handles)
