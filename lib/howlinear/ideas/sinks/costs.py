@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.intervals import Estimate, fold_means
+from howlinear.core.intervals import Estimate
 from howlinear.files.tables import with_ends
 from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.instrument.massive import MULTIPLE
@@ -100,10 +100,7 @@ def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[
 
 
 def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows, blocks: Iterable[int]) -> pd.DataFrame:
-    """Measure the cost of each replacement in each block, that block alone swapped, on held-out text; table `costs`.
-
-    A model that predicts no next token has no rows.
-    """
+    """Measure each replacement, its block alone swapped, on held-out text; table `costs`, empty for an encoder."""
     if not is_causal(model):
         return pd.DataFrame(columns=COLUMNS)
     seq_len = rows.ids.shape[1]
@@ -134,10 +131,9 @@ def _rises(
 ) -> dict[str, float]:
     """Compute the numbers of one swap from the losses of every token before and after."""
     rise = (after - before).mean(1).numpy()
-    nats = Estimate.jackknife(float(rise.mean()), fold_means(rise, fold.numpy()))
     in_perplexity = change(before.mean(1), after.mean(1), fold)
     return {
-        **nats.columns("nats"),
+        **Estimate.of_mean(rise, fold.numpy()).columns("nats"),
         "nats_first": float((after - before)[:, 0].mean()),
         "nats_later": float((after - before)[:, 1:].mean()),
         "perplexity": float(before.mean().exp()),
@@ -153,10 +149,7 @@ def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predic
 
 
 def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """Put the five costs of each block side by side, in nats per token; NaN where a replacement is the same as a.
-
-    `mended` is the share of a's cost that d avoids; NaN where a costs nothing.
-    """
+    """Put the costs of each block side by side, NaN where as a; `mended` is the share of a's cost that d avoids."""
     index = ["model", "block", "massive_rows"]
     table = costs.pivot_table(index=index, columns="kind", values="nats", sort=False)
     table = table.reindex(columns=list(KINDS)).reset_index("massive_rows")

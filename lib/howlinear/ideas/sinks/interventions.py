@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import Scores, fit_folds, score_folds
-from howlinear.core.intervals import Estimate, fold_means
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.files.tables import stack, with_ends
 from howlinear.ideas.sinks.measure import BATCH_TOKENS
@@ -449,4 +449,4 @@ def without(names: Iterable[str], writers: Mapping[str, int]) -> str:
 def _rise(before: Pass, after: Pass, rows: TokenRows) -> Estimate:
     """Estimate the rise of the loss over the held-out tokens that both passes predict, paired over folds."""
     rises = (after.losses - before.losses).view(rows.ids.shape)[rows.test].nanmean(1).numpy()
-    return Estimate.jackknife(float(rises.mean()), fold_means(rises, rows.fold[rows.test].numpy()))
+    return Estimate.of_mean(rises, rows.fold[rows.test].numpy())

@@ -182,11 +182,8 @@ def carrying_share(block: BlockCapture) -> float:
 
 @torch.inference_mode()
 def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
-    """Collect the rows of each block at position 0 of every sequence.
-
-    A causal model sees only the first token there, so sequences of one token are enough.
-    """
-    ids = rows.ids[:, :1] if is_causal(model) else rows.ids
+    """Collect the rows of each block at position 0 of every sequence."""
+    ids = rows.ids[:, :1] if is_causal(model) else rows.ids  # a causal model sees only the first token there
     listened = sites(model)
     found: dict[int, list[tuple[Tensor, Tensor]]] = {site.block: [] for site in listened}
 
@@ -220,10 +217,7 @@ def _as_kept(first: HeavyRows, heavy: HeavyRows) -> HeavyRows:
 
 
 def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> dict[int, float]:
-    """Compute R²_lin of the sampled rows without those of highest leverage, the same share of them as `counts` of all.
-
-    Even with none left out it differs from R²_lin of all rows, since it is fitted on fewer.
-    """
+    """Compute R²_lin of sampled rows without those of highest leverage, the same share of them as `counts` of all."""
     sample = block.rows()
     train = sum(block.train)
     rows = train.n + sum(moments.n for moments in block.test)
@@ -314,11 +308,7 @@ def cut_table(looks: Looks) -> pd.DataFrame:
 
 
 def depth_table(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate what is left of a profile's shape without the massive rows, a row per model.
-
-    Columns: spread, largest step, and number of blocks in the rank-1 regime, each for all rows and for ordinary ones;
-    how many blocks have `massive` rows, and in how many R²_lin is `resting` on them.
-    """
+    """Tabulate a profile's shape for all and for ordinary rows, and how many blocks have and rest on massive rows."""
     rows = {}
     for model, of_model in blocks.groupby("model", sort=False):
         in_order = of_model.sort_values("block")

@@ -65,10 +65,7 @@ def sink(vector: Float[Tensor, " d"]) -> Change:
 
 
 def answer(direction: Float[Tensor, " d"], threshold: float, vector: Float[Tensor, " d"]) -> Change:
-    """Make a change that adds one vector to the outputs of rows whose inputs reach far along a direction.
-
-    With it, a block responds to a sink that an earlier one wrote, and to nothing else.
-    """
+    """Make a change that adds one vector where inputs reach far along a direction, as those of an earlier sink do."""
 
     def add(x: Tensor, y: Tensor) -> Tensor:
         reached = x @ direction.to(x) > threshold

@@ -43,10 +43,7 @@ def predictions() -> pd.DataFrame:
 
 
 def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
-    """Compare predictions with measurements, for the models of a run that are in the paper, a row per block.
-
-    `fell` says whether R²_lin of ordinary rows is lower by more than the threshold, `right` whether that was predicted.
-    """
+    """Compare predictions with measurements, a row per block that was run: whether it `fell`, and that was `right`."""
     measured = blocks[["model", "block", "r2", "r2_ordinary", "massive_rows", "fall"]]
     table = predicted.merge(measured, on=["model", "block"])
     table["fell"] = table["fall"] > table["threshold"]

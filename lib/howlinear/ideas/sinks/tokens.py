@@ -111,15 +111,12 @@ def flow_table(looks: Looks) -> pd.DataFrame:
 
 
 def earlier_writers(flow: pd.DataFrame) -> dict[str, int]:
-    """Model → the block in which the massive rows of the block that writes most begin, if it is an earlier one.
-
-    It is found by going from a block to its writer while more than half of its massive rows are massive there already.
-    """
+    """Model → the block in which the massive rows of the block that writes most begin, if it is an earlier one."""
     begins = {}
     for model, of_model in flow.groupby("model", sort=False):
         steps = of_model.set_index("block")
         most = block = steps.index[steps["role"] == "writes most"][0]
-        while steps.loc[block, "same_rows"] > 0.5:
+        while steps.loc[block, "same_rows"] > 0.5:  # most of its massive rows are massive in its writer already
             block = int(steps.loc[block, "writer"])
         if block != most:
             begins[model] = block
