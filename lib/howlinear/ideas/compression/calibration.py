@@ -81,12 +81,10 @@ class Calibration:
         return gone
 
     def of_blocks(self, kind: type[Found], name: str) -> MutableMapping[int, Found]:
-        """Make a mapping from block to result: in memory, or in files if the model's weights stay on disk.
-
-        In a work folder results lie under `name`, and those of an interrupted run are there already.
-        """
+        """Make a mapping from block to result: in memory, or in files if the model's weights stay on disk."""
         if not is_on_disk(self.model):
             return {}
+        # in a work folder, the results of an interrupted run are there already
         return InFiles(kind, None if self.work is None else self.work / name)
 
     def forget(self) -> None:

@@ -39,11 +39,6 @@ def timed_losses(
 def cost(
     base: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"] | None = None
 ) -> dict[str, float]:
-    """Compute the cost of a change from the losses of the same sequences before and after.
-
-    Returns:
-        `nats`, the rise of the loss per token; `delta`, the rise of perplexity, with the ends `delta_low` and
-        `delta_high` of its 95 % interval.
-    """
+    """Compute the rise of the loss per token, `nats`, and of perplexity, `delta` with its interval, both paired."""
     nats = float((after - base).mean())
     return {"nats": nats} | change(base, after, fold).columns("delta")

@@ -276,8 +276,19 @@ def compress_to(
         maps = fit_maps(model, train, free, batch_size=batch_size)
         prices = price(model, maps, train, half)
         order = sorted(free, key=lambda block: prices[block].cost)
-        steps, refused = _affordable(model, train, maps, order, max_dppl, candidates, progress, batch_size)
-        beyond = None if refused is None else {"block": refused.block, "dppl": refused.delta, "text": "to fit on"}
+        for tries in sorted({candidates, len(order)}):  # all blocks, if none of the first candidates is affordable
+            steps: list[Step] = []
+            beyond = None
+            search = greedy(model, train, maps, order, tries, batch_size=batch_size)
+            for step in tqdm(search, total=len(order), disable=not progress, unit="block"):
+                if step.delta > max_dppl:
+                    beyond = {"block": step.block, "dppl": step.delta, "text": "to fit on"}
+                    break
+                steps.append(step)
+            if steps:
+                break
+        else:
+            raise _impossible(max_dppl, step.block, step.delta, "to fit on")
         base, speed_before = timed_losses(model, test, half)
         # from the last step backwards: the most blocks that keep the budget on held-out text too
         for count in range(len(steps), 0, -1):
@@ -291,34 +302,6 @@ def compress_to(
                 return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, speeds, beyond)
             beyond = {"block": steps[count - 1].block, "dppl": delta.delta, "text": "held out"}
         raise _impossible(max_dppl, steps[0].block, delta.delta, "held out")
-
-
-def _affordable(
-    model: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
-    maps: Mapping[int, AffineMap],
-    order: Sequence[int],
-    max_dppl: float,
-    candidates: int,
-    progress: bool,
-    batch_size: int,
-) -> tuple[list[Step], Step | None]:
-    """Find the greedy steps within the budget, and the first step beyond it, if any.
-
-    All blocks are tried if none of the first candidates is within the budget.
-    """
-    for tries in sorted({candidates, len(order)}):
-        steps = []
-        refused = None
-        search = greedy(model, ids, maps, order, tries, batch_size=batch_size)
-        for step in tqdm(search, total=len(order), disable=not progress, unit="block"):
-            if step.delta > max_dppl:
-                refused = step
-                break
-            steps.append(step)
-        if steps:
-            return steps, refused
-    raise _impossible(max_dppl, step.block, step.delta, "to fit on")
 
 
 def _impossible(max_dppl: float, block: int, cost: float, text: str) -> InputError:
@@ -338,11 +321,9 @@ def frontier(
     ways: Mapping[str, Sequence[Mapping[int, AffineMap]]],
     text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
-    """Measure the cost of several `ways` to pick blocks: way → the maps in place, one block more each time.
+    """Measure `costs.cost` of several `ways` to pick blocks, way → the maps in place, one block more each time.
 
-    Returns:
-        A row per way and number of blocks (`way`, `count`): `block`, the one added last; `share`, the part of the FFN
-        parameters that is left; and the cost, see `costs.cost`.
+    `share` is the part of the FFN parameters that is left.
     """
     base = losses(model, held_out(text))
     whole = ffn_parameters(model)
@@ -364,11 +345,7 @@ def together(
     costs: pd.Series,
     ids: Int64[Tensor, "n seq_len"],
 ) -> dict[str, float]:
-    """Compare the cost of replacing a set of blocks with the sum of the blocks' own costs.
-
-    Returns:
-        In nats per token: `naive`, the cost of the set with the map fitted to each block alone, and `summed`.
-    """
+    """Compare the cost of a set of blocks, each with its map `alone`, with the sum of their costs, nats per token."""
     base = losses(model, ids)
     naive = {block: alone[block] for block in blocks}
     return {"naive": swap_cost(model, naive, ids, base)["nats"], "summed": float(costs[list(naive)].sum())}

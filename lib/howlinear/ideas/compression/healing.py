@@ -57,8 +57,8 @@ def healing(
     a change; notebook 06 prints it for one model.
 
     Returns:
-        Changes of perplexity on held-out text, paired: `block`, `layer`, and `delta` with its interval; a row for each
-        layer in the block's place, `LAYERS`, against the model as it is, and one for `BEHIND`.
+        Paired changes of perplexity on held-out text: a row for each of `LAYERS` against the model as it is, and one
+        for `BEHIND`.
     """
     (site,) = sites(model, [block])
     if site.ffn is None:
@@ -113,9 +113,8 @@ def healed_beside(
     """Heal several models alike (name → model), and compare each with the first, which must be the original.
 
     Returns:
-        A row per model: `name`; `ratio`, its perplexity over the original's, both before healing; and its perplexity
-        after healing, over the original's before (`healed`) and after healing (`behind`), each with the ends of its
-        95 % interval over document folds (`healed_low`, …).
+        A row per model, of its perplexity over the original's: `ratio`, both before healing; after healing, over the
+        original's before (`healed`) and after healing (`behind`), with intervals over document folds.
     """
     scored = held_out(text)
     original: tuple[Tensor, Tensor] | None = None  # losses of the first model as it is, and healed

@@ -45,10 +45,7 @@ def loss_gradients(
     batch_size: int,
     finish: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Run forward and backward passes over a text, and pass each block's input, output and output gradient to `add`.
-
-    `finish` is called with each block once `add` has received all of its rows.
-    """
+    """Run forward and backward passes over a text; `add` gets each block's rows, then `finish` the block's number."""
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
     check_causal(model)

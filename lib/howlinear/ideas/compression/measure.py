@@ -36,12 +36,7 @@ def stack(name: str, found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def worth(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Rank-correlate R²_lin with mean ablation over blocks: are the more linear blocks worth more?
-
-    Returns:
-        A row per model of `correlation.FEWEST` blocks or more: `rho` with its interval, and `inner`, the same without
-        the first and the last block.
-    """
+    """Rank-correlate R²_lin with mean ablation over blocks: are the more linear blocks worth more? A row per model."""
     rows = []
     for model, of_model in blocks.groupby("model", sort=False):
         if len(of_model) < FEWEST:

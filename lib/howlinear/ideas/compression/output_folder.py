@@ -15,10 +15,7 @@ OURS = "---\ntags: [howlinear]\n"
 
 
 def check_output_folder(folder: Path | str, force: bool = False) -> Path:
-    """Check that a folder may be written, and return its resolved path.
-
-    With `force`, an empty folder or one that holds a compressed model may be replaced; anything else is refused.
-    """
+    """Check that a folder may be written and resolve it; with `force` an empty or compressed one may be replaced."""
     folder = check_path("folder", folder)
     try:
         str(folder).encode()  # a tokenizer cannot be saved under other names

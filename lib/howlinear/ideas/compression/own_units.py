@@ -189,11 +189,7 @@ def anchor(
 def fit_correction(
     halves: list[Moments], metric: Float[Tensor, "d d"], centred: bool
 ) -> Float[Tensor, "k_and_1 d"] | None:
-    """Fit the correction B that is added to the readout of [h, 1].
-
-    Returns:
-        B, shape (k + 1, d); None if no ridge lowers the cost on the other half, or a half has no rows.
-    """
+    """Fit the B that is added to the readout; None if no ridge lowers the cost on the other half, or one is empty."""
     weights = [gram(half)[-1, -1] for half in halves]
     if not all(weight > 0 for weight in weights):
         return None

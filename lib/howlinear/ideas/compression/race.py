@@ -132,11 +132,7 @@ def race(
 
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate perplexity after over before, for races on one text side by side.
-
-    Returns:
-        A row per method, a column per model and share; NaN where a method does not get so small.
-    """
+    """Put races on one text side by side: a row per method, a column per model and share; NaN if never so small."""
     return table.pivot_table(index="method", columns=["model", "share"], values="ratio", sort=False)
 
 
@@ -176,12 +172,7 @@ def limits(
     raced: pd.DataFrame,
     others: Sequence[TokenRows],
 ) -> pd.DataFrame:
-    """Measure own units by price, on the text they were fitted on and on held-out text; and fitted to less or more.
-
-    Returns:
-        A row per `share` and `what`, one of `WHAT` or the name of one of `others` (`after`): `ratio` with its 95 %
-        interval over document folds, except for the price.
-    """
+    """Measure the `ratio` of own units by each of `WHAT`, and fitted to each of `others`; the price has no interval."""
     columns = ["share", "what", *with_ends("ratio")]
     found = [
         race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, FITTED_TOKENS)}),

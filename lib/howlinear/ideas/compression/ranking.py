@@ -100,11 +100,7 @@ def set_costs(
     sets: int,
     generator: np.random.Generator,
 ) -> pd.DataFrame:
-    """Measure what random sets of two to four blocks cost together, and sum the signals of their blocks.
-
-    Returns:
-        A row per set: its measured `cost` in nats per token, and a column per signal.
-    """
+    """Measure the `cost` of random sets of two to four blocks, nats per token, and sum each signal of their blocks."""
     base = losses(model, ids)
     rows = []
     for _ in range(sets):
@@ -146,11 +142,7 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
 
 
 def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0) -> Estimate:
-    """Compute Spearman's ρ of a signal with measured costs within groups (a group: the blocks of one model).
-
-    Returns:
-        ρ, averaged over groups, with its 95 % bootstrap interval.
-    """
+    """Average Spearman's ρ of a signal with measured costs over groups, the blocks of one model each; bootstrapped."""
     groups = [np.asarray(pair, dtype=float) for pair in zip(signal, truth, strict=True)]
     generator = np.random.default_rng(seed)
     # groups are resampled independently, and each draw of all groups gives one mean
@@ -184,11 +176,7 @@ def _bootstrap(predicted: np.ndarray, measured: np.ndarray, draws: int, generato
 
 
 def compare(table: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFrame:
-    """Compute the `agreement` of every signal with the truth, over the models that have ranks to compare.
-
-    Returns:
-        A row per signal that varies in some model of `FEWEST` rows or more: `signal`, and `rho` with its interval.
-    """
+    """Compute the `agreement` of every signal with the truth, over the models of `FEWEST` rows where it varies."""
     rows = []
     for signal in table:
         predicted, measured = [], []
@@ -211,11 +199,7 @@ def ranking(
     resting: Sequence[tuple[str, int]] = (),
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measure how well every signal ranks the costs of single blocks, and of sets of blocks.
-
-    Returns:
-        The rows of `compare` for each of `costs`: "one block", "several", and "one block, without massive rows".
-    """
+    """Compare every signal with the costs of single blocks, of several, and of blocks not `resting` on massive rows."""
     columns = ["costs", "signal", *with_ends("rho")]
     if not known:
         return pd.DataFrame(columns=columns)

@@ -43,11 +43,7 @@ def share_of_block(curve: RankCurve, rank: int, own: float) -> float:
 
 
 def rank_curves(model: PreTrainedModel, curves: Mapping[int, RankCurve]) -> pd.DataFrame:
-    """Tabulate held-out R² by rank up to half the width, where a pair of thin matrices is smaller than the full one.
-
-    Returns:
-        A row per block and rank: `block`, `rank`, `share` of the block's numbers, and `r2` with its interval.
-    """
+    """Tabulate held-out R² by rank up to half the width, where a pair of thin matrices is smaller than the full one."""
     own = ffn_parameters(model) / len(sites(model))
     tables = []
     for block, curve in curves.items():
@@ -70,11 +66,7 @@ def rank_costs(
     curves: Mapping[int, RankCurve],
     text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
-    """Measure the cost of replacing a block by the best map of some ranks: the width, and a half to a sixteenth of it.
-
-    Returns:
-        A row per block and rank: `block`, `rank`, `share` of the block's numbers, `r2`, and the cost, see `costs.cost`.
-    """
+    """Measure `costs.cost` of the best map of some ranks in a block's place: the width, and a half to a sixteenth."""
     scored = held_out(text)
     maps = {}
     for block, curve in curves.items():

@@ -24,7 +24,7 @@ of the training side (`replace_one`), and how far it moves the predictions (`div
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -87,19 +87,12 @@ def price(
     ids: Int64[Tensor, "n seq_len"],
     batch_size: int = 8,
 ) -> dict[int, Price]:
-    """Predict what swapping each block for its map would cost, without swapping any.
-
-    Returns:
-        Block → `Price`.
-    """
+    """Predict what swapping each block for its map would cost, without swapping any."""
     priced = sites(model, list(maps))
     sums = {site.block: _Sums(maps[site.block], width_of(model)) for site in priced}
 
-    def add(block: int, x: Tensor, y: Tensor, g: Tensor) -> None:
-        sums[block].add(x, y, g)
-
     with streams_hooked(model, priced, lambda site, hidden: sums[site.block].add_stream(hidden)):
-        loss_gradients(model, ids, list(maps), add, batch_size)
+        loss_gradients(model, ids, list(maps), lambda block, x, y, g: sums[block].add(x, y, g), batch_size)
     predicted = ids[:, 1:].numel()
     return {block: sums[block].price(predicted) for block in maps}
 
@@ -359,11 +352,14 @@ def divergences(
         return {block: replacements[block]} if block in replacements else {}
 
     def keep(_: Tensor, block: int | None, predictions: Tensor) -> None:
-        log_q = _log_probabilities(predictions)
+        # sequence by sequence: all at once would take several copies of the predictions
+        log_q = [scores.float().log_softmax(-1) for scores in predictions[:, :-1]]
         if block is None:
             log_p[:] = log_q
-        else:
-            found[block].append(_divergence(log_p, log_q))
+            return
+        # KL = Σ p (log p − log q) of each next token, averaged over a sequence
+        means = [(p.exp() * (p - q)).sum(-1).double().mean() for p, q in zip(log_p, log_q, strict=True)]
+        found[block].append(torch.stack(means).cpu())
 
     predict_swapped(model, swaps_of, ids.split(batch_size), keep)
     means = {}
@@ -372,17 +368,6 @@ def divergences(
         if not means[block] < float("inf"):
             raise InputError(f"predictions with block {block} replaced are not finite: the weights overflow")
     return means
-
-
-def _log_probabilities(predictions: Float[Tensor, "batch seq_len vocabulary"]) -> list[Tensor]:
-    """Compute log-probabilities of next tokens sequence by sequence; all at once would take several copies of them."""
-    return [scores.float().log_softmax(-1) for scores in predictions[:, :-1]]
-
-
-def _divergence(log_p: Sequence[Tensor], log_q: Sequence[Tensor]) -> Float[Tensor, " batch"]:
-    """Average KL = Σ p (log p − log q) over each sequence."""
-    means = [(p.exp() * (p - q)).sum(-1).double().mean() for p, q in zip(log_p, log_q, strict=True)]
-    return torch.stack(means).cpu()
 
 
 # --- all of them

@@ -201,11 +201,7 @@ def unit_moments(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dic
 
 
 def halves_of(ids: Int64[Tensor, "n seq_len"], batch_size: int) -> tuple[list[Int64[Tensor, "_ seq_len"]], list[int]]:
-    """Split a text into its first and second half, so that few documents are in both, and these into batches.
-
-    Returns:
-        The batches, and the half that each is in, 0 or 1.
-    """
+    """Batch a text's first and second half, so that few documents are in both; also return which half each is in."""
     batches = [half.split(batch_size) if len(half) else () for half in ids.tensor_split(2)]
     return [*batches[0], *batches[1]], [0] * len(batches[0]) + [1] * len(batches[1])
 

@@ -189,10 +189,7 @@ def standing_out(
 def dearest(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]], added: int = 0
 ) -> dict[int, Int64[Tensor, " k"]]:
-    """Keep the units of the highest scores of all blocks, with room for `added` parameters.
-
-    Every block keeps its highest unit.
-    """
+    """Keep the units of the highest scores of all blocks, one in each at least, with room for `added` parameters."""
     too_many, of_a_unit = _to_remove(calibration, share)
     too_many += added
     candidates = []
