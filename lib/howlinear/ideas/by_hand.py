@@ -25,11 +25,7 @@ QUANTILES = norm.ppf((np.arange(POINTS) + 0.5) / POINTS)
 def cloud(
     across: Float[Tensor, "n 1"], up: Float[Tensor, "n 1"], line: Float[Tensor, "n 1"], most: int = 1_000
 ) -> pd.DataFrame:
-    """Tabulate rows as points of a scatter plot, in ten slices of equally many rows from left to right.
-
-    Returns:
-        A row per point: `across`, `up`, `line`; and of its slice, `middle` and `mean`, the means of `across` and `up`.
-    """
+    """Tabulate rows as points of a scatter plot, with the means of `across` and `up` in each of ten equal slices."""
     if len(across) < SLICES:
         raise InputError(f"{len(across)} rows for {SLICES} slices: give more rows")
     table = pd.DataFrame({"across": across[:, 0].numpy(), "up": up[:, 0].numpy(), "line": line[:, 0].numpy()})

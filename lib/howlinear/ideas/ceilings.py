@@ -88,15 +88,12 @@ def describe_models(
 
 
 def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
-    """Summarise what the profiles show, in a row per model.
-
-    An untrained block is taken as halfway between held-out and in-sample R²; `fresh ±` is half of the widest such
-    bracket, and `fresh spread` is the highest minus the lowest block.
-    """
+    """Summarise what the profiles show, in a row per model."""
     rises_and_falls = models.set_index("model")["rises_and_falls"]
     rows = {}
     for model, own in blocks.groupby("model", sort=False):
         trained = own["r2"]
+        # an untrained block lies between held-out and in-sample R²: it is taken as halfway
         fresh = (own["r2_untrained"] + own["r2_untrained_in_sample"]) / 2
         half_brackets = (own["r2_untrained_in_sample"] - own["r2_untrained"]) / 2
         rows[model] = {

@@ -25,11 +25,7 @@ DECAY = 0.01
 
 
 def end_to_end(kept: BlockCapture, rank: int = 16, rate: float = 1e-2, steps: int = 600) -> dict[str, float]:
-    """Train W, b, A, B, U and g by AdamW, on inputs scaled to unit variance, the rate falling to 0 as a cosine.
-
-    Returns:
-        Cells of table `gates`: `gain`, `gate` and `share`, on the held-out rows of the sample.
-    """
+    """Train W, b, A, B, U and g by AdamW, on inputs scaled to unit variance; cells of table `gates`, held out."""
     rows = residual_rows(kept)
     moments = sum(kept.train)
     d = moments.d_in
@@ -51,7 +47,7 @@ def end_to_end(kept: BlockCapture, rank: int = 16, rate: float = 1e-2, steps: in
     generator = torch.Generator().manual_seed(0)
     model = _Gated(d, moments.d_out, rank, generator)
     optimiser = AdamW(model.parameters(), lr=rate, weight_decay=DECAY, fused=True)
-    schedule = CosineAnnealingLR(optimiser, steps)
+    schedule = CosineAnnealingLR(optimiser, steps)  # the rate falls to 0
     best = deepcopy(model)  # the line, if no check does better on the fold kept apart
     least = target[apart].square().mean()
     for step in range(1, steps + 1):

@@ -143,10 +143,7 @@ def power_table(models: Models, count: int, rank: int, seeds: int, steps: int) -
 
 
 def rank_table(models: Models, ranks: Sequence[int], count: int, steps: int) -> pd.DataFrame:
-    """Table `ranks`: the share recovered by one fit of each rank, on `count` blocks of each model.
-
-    For the middle one of these blocks, `hidden` is the share recovered of a hidden teacher of that rank.
-    """
+    """Table `ranks`: the share recovered by one fit of each rank, and of a teacher `hidden` in the middle block."""
     rows = []
     for model, blocks in models.items():
         swept = spaced(blocks, count)
@@ -183,10 +180,8 @@ def rate_table(gates: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
 
 
 def recipe_table(models: Models, blocks: pd.DataFrame, rank: int, steps: int, seed: int) -> pd.DataFrame:
-    """Table `recipe`: gain by the paper's recipe, `ours`, and what each of `CHANGES` from one to the other is worth.
-
-    Gains are rounded before they are compared, so that gain + selection + rows + optimiser is ours, to the digit.
-    """
+    """Table `recipe`: gain by the paper's recipe, `ours`, and what each of `CHANGES` from one to the other is worth."""
+    # gains are rounded before they are compared, so that gain + selection + rows + optimiser is ours, to the digit
     tables = {}
     for model, of_model in models.items():
         trained = recipe(of_model, rank, steps, seed).round(STEADY)
@@ -239,10 +234,7 @@ def build_layers(models: Models, probes: Probes) -> Layers:
 
 
 def measure_table(models: Models, layers: Layers, count: int) -> pd.DataFrame:
-    """Cosine and root mean squared error of every block's line and, as `…_poly`, of the line with products, held out.
-
-    Conjunction indices are of `count` blocks of each model, the same as in `control_table`.
-    """
+    """Cosine, RMSE and, on the blocks of `control_table`, conjunction of the line and, `…_poly`, with products."""
     rows = []
     for model, block, kept in _each_block(models):
         sample = kept.rows()
@@ -264,10 +256,7 @@ def swap_table(
     layers: Layers,
     texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
 ) -> pd.DataFrame:
-    """Measure the rise in perplexity with each block's line in its place, and with the line and products.
-
-    `saved` is the share of the first that products save, NaN where the interval of the first reaches 0.
-    """
+    """Measure the rise in perplexity with each block's line in its place, with products, and the share these save."""
     rows = []
     for name, of_blocks in layers.items():
         model = language_models[name]
@@ -282,6 +271,7 @@ def swap_table(
             by_line, by_both = after["line", block], after["both", block]
             cost = change(base, by_line, scored.fold, scored.predicted)
             left = change(base, by_both, scored.fold, scored.predicted)
+            # nothing is saved where the line may cost nothing
             saved = _share_saved(base, by_line, by_both, scored) if cost.low > 0 else Estimate.exact(np.nan)
             columns = cost.columns("dppl") | left.columns("dppl_poly") | saved.columns("saved")
             rows.append({"model": name, "block": block} | columns)

@@ -20,15 +20,13 @@ HIDDEN = 0.25  # a hidden teacher's share of the variance
 
 
 def power(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) -> dict[str, float]:
-    """Cells of table `power`: the share of each teacher that the probe recovers on a block's inputs, mean over starts.
-
-    A start may end in a local optimum that misses one of the products; a mean says how much that costs.
-    """
+    """Cells of table `power`: the share of each teacher that the probe recovers on a block's inputs."""
     if seeds < 1:
         raise InputError(f"seeds={seeds}: the probe needs a start or more")
     rows = residual_rows(kept)
     means = {}
     for name, (target, truth) in _tasks(rows, rank).items():
+        # a start may end in a local optimum that misses one of the products; a mean says how much that costs
         shares = [_recovered(rows, target, truth, rank, start, steps) for start in range(seeds)]
         means[name] = sum(shares) / seeds
     return means

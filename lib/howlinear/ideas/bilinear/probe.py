@@ -258,11 +258,7 @@ class _Projected:
 
 
 def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return held-out R² of the affine map alone, and with `added` on top.
-
-    Returns:
-        Two arrays, shape (1 + folds,): of all held-out rows first, then without each document fold.
-    """
+    """Return held-out R² of the map alone and with `added` on top: of all rows first, then without each fold."""
     subsets = [rows.test]
     for fold in rows.folds(test=True):
         subsets.append(rows.test.index_fill(0, fold, False))

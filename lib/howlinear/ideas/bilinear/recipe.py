@@ -173,10 +173,9 @@ def _train(
     steps: int,
     generator: torch.Generator,
 ) -> list[Float[Tensor, "evaluations blocks"]]:
-    """Train products, in place, on what the line leaves of the rows `used`.
+    """Train products, in place, on what the line leaves of the rows `used`; return each judge's gains.
 
-    Returns:
-        For each judge, some rows and the sum of squares that their gain is a share of: the gain at every evaluation.
+    A judge is some rows, and the sum of squares that their gain is a share of.
     """
     optimiser = Adam(model.parameters(), lr=RATE, fused=True)
     gains: list[list[Tensor]] = [[] for _ in judges]

@@ -66,11 +66,7 @@ def evaluate(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def evaluate_other_texts(results: Path, claims: Sequence[Claim], other: str | None) -> pd.DataFrame:
-    """Judge claims about texts on the texts of another run profile of the same models; no row if `other` is None.
-
-    Returns:
-        Columns of `evaluate`, and `profile`, the run profile with these texts.
-    """
+    """Judge claims about texts on those of another run profile of the same models, if any; its name is `profile`."""
     about_texts = [claim for claim in claims if claim.notebook == OF_TEXTS]
     found = evaluate(results.parent / other, about_texts) if other else pd.DataFrame(columns=VERDICTS)
     return found.assign(profile=other)
@@ -159,10 +155,7 @@ def paper_numbers(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def summarise(claims: Sequence[Claim], verdicts: pd.DataFrame, thresholds: pd.DataFrame) -> pd.DataFrame:
-    """Return what was asked and the verdict over all models, by the claim's scope: a row per claim.
-
-    `steady` says whether no multiple of the threshold changes a verdict; it is empty if there is no verdict to change.
-    """
+    """Return what was asked and the verdict over all models, a row per claim; `steady` if no threshold changes one."""
     decided = verdicts[verdicts["verdict"].isin(DECIDED)]
     of_claims = {claim: map(Verdict, found) for claim, found in decided.groupby("claim")["verdict"]}
     different = thresholds.groupby(["claim", "model"])["verdict"].nunique().groupby("claim").max()

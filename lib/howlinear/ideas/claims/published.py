@@ -49,11 +49,7 @@ def as_results(notebook: str, published: pd.DataFrame) -> Results:
 
 
 def own_numbers(claim: Claim, published: pd.DataFrame | None = None) -> dict[str, float]:
-    """Take the claim's statistic of the paper's own numbers: model, or name of a quoted value → value.
-
-    Empty if the paper publishes none (`claim.unpublished` says why); a model for which the statistic cannot be taken is
-    left out.
-    """
+    """Take the claim's statistic of the paper's own numbers, if it publishes any: model, or a quoted name → value."""
     if claim.quoted or claim.unpublished:
         return dict(claim.quoted)
     results = as_results(claim.notebook, load_published() if published is None else published)

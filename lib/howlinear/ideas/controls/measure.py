@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
+from howlinear.core.intervals import Estimate
 from howlinear.ideas.controls.anova import anova, beside_seeds
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise
 from howlinear.ideas.controls.weights import chance_floor, effective_support, permute, redraw, respond, sample_ceiling
@@ -44,20 +45,10 @@ def controls(model: str, blocks: Blocks, ffns: Ffns, fresh: Ffns) -> pd.DataFram
         for control, (x, ffn) in cases.items():
             y = respond(ffn, x)
             found = sample_ceiling(x, y, captured.rows(), intervals=control == "own")
-            rows.append(
-                {
-                    "model": model,
-                    "block": block,
-                    "control": control,
-                    "r2": found.r2,
-                    "r2_low": found.r2_low,
-                    "r2_high": found.r2_high,
-                    "rank": found.rank,
-                    "rows_train": found.rows_train,
-                }
-            )
-    table = pd.DataFrame(rows)
-    return table.astype({"r2_low": float, "r2_high": float})
+            interval = found.interval or Estimate(found.r2, np.nan, np.nan)
+            row = {"model": model, "block": block, "control": control} | interval.columns("r2")
+            rows.append(row | {"rank": found.rank, "rows_train": found.rows_train})
+    return pd.DataFrame(rows)
 
 
 def _cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> dict[str, tuple[Tensor, nn.Module]]:

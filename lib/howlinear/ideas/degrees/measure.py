@@ -81,12 +81,10 @@ def captured_blocks(
 
 
 def fewest_rows(model: PreTrainedModel, degree: int) -> int:
-    """Count the token rows needed for a block's largest fit, with all its neurons or the highest degree: two a feature.
-
-    A quarter of them is held out and a document fold left out, so 1.3 rows per feature are left.
-    """
+    """Count the rows needed for a block's largest fit, with all its neurons or the highest degree: two a feature."""
     width = width_of(model)
     neurons = max(take_apart(model, site.block).neurons for site in sites(model))
+    # a quarter is held out and a document fold left out, so 1.3 rows per feature are left
     return 2 * max(width * degree, width + neurons)
 
 
@@ -155,10 +153,7 @@ def gaussian_table(name: str, model: PreTrainedModel, blocks: Mapping[int, Block
 
 
 def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidden) -> pd.DataFrame:
-    """Compute, in one row, `r2_limit`, `r2_gaussian` of the train rows' moments, and `excess`, their difference.
-
-    Intervals leave document folds out of both together; NaN if the rows are too few to estimate the limit of R²_lin.
-    """
+    """Compare the limit of R²_lin, NaN if rows are too few, with `r2_gaussian` of the train rows' moments, paired."""
     fitted, held_out = Moments.total(train), Moments.total(test)
     inputs = decompose(fitted)
     score = PooledR2(inputs.solution(fitted))
@@ -206,10 +201,7 @@ def _output_squares(captured: BlockCapture) -> float:
 
 
 def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -> pd.DataFrame:
-    """Fit the line and the squares of the loudest neurons; `share` is that of the step from the line to all squares.
-
-    Counts of at least the block's number of neurons are left out; 0 and all neurons are added.
-    """
+    """Fit the line and the squares of the loudest neurons, up to all; `share` is that of the step from none to all."""
     smaller = [count for count in counts if count < parts.neurons]
     numbers = sorted({0, *smaller, parts.neurons})
     r2 = loudest(captured, parts, numbers)["r2"].to_numpy()

@@ -189,12 +189,7 @@ def _spearman(one: pd.Series, other: pd.Series) -> float:
 
 
 def directions(theory: Descent, maps: Mapping[str, AffineMap]) -> pd.DataFrame:
-    """Tabulate how much of each direction of a block's inputs trained maps have learned, without null directions.
-
-    Returns:
-        A row per way and direction: `way`, `loudness` (λ over λ₁), `share` of the output's variance that the exact map
-        explains through it, `learned` (0 at the start, 1 at the exact map).
-    """
+    """Tabulate what trained maps have `learned` of each direction of the inputs that is not null, and its `share`."""
     loudness = theory.values / theory.values[-1]
     seen = loudness > NULL
     table = []

@@ -120,10 +120,7 @@ def limit_of(in_sample: float, held_out: float) -> float:
 
 
 def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int] | None = None) -> Iterator[dict]:
-    """Compute R²_lin of a block under every combination of choices within one split and sequence length.
-
-    It is NaN for a limit that the rows are too few to estimate.
-    """
+    """Compute R²_lin of a block under every combination of choices within one split and sequence length."""
     last = len(factors) - 1
     steps = [step for step, factor in enumerate(factors) if compared is None or factor in compared or step == last]
     for step, position_0, loud_rows in product(steps, POSITIONS, (True, False)):
@@ -200,10 +197,7 @@ def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
 
 
 def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Iterator[dict]:
-    """Compute R²_lin of a block under one protocol, with all document folds and with each left out, for a jackknife.
-
-    A fold is left out of one `side`: `fit`, `score` or `none`.
-    """
+    """Compute R²_lin of a block under one protocol, with all folds and with each left out of a `side`, to jackknife."""
     step = len(factors) - 1 if protocol.rows in (MOST, LIMIT) else list(factors).index(int(protocol.rows))
     rows = {"position_0": protocol.position_0 == "in", "loud": protocol.loud != "rows out"}
     train_folds = select(groups, False, step, **rows)

@@ -73,14 +73,11 @@ def number_table(universes: pd.DataFrame) -> pd.DataFrame:
 
 
 def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
-    """Find which verdicts flip over all universes, and which choice alone flips them from the reference; table `flips`.
-
-    Statements that need two blocks are not made about a model with a single one.
-    """
+    """Find the verdicts that flip over all universes, and which choice alone flips them from the reference's."""
     rows = []
     for model, mine in numbers.groupby("model", sort=False):
         for name, statement in STATEMENTS.items():
-            if mine[name].isna().all():
+            if mine[name].isna().all():  # it needs two blocks, and the model has one
                 continue
             holds = mine[name].map(statement.holds)
             holds_here = holds[one_away(mine, reference).index[0]]
@@ -104,10 +101,7 @@ def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
 
 
 def effect_table(universes: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
-    """Measure how far each choice moves R²_lin from the reference's level, all others unchanged; table `effects`.
-
-    The largest change is the largest in absolute value, with its sign.
-    """
+    """Measure how far each choice moves R²_lin from the reference's level, all others unchanged; table `effects`."""
     rows = []
     keys = ["model", "block", *CHOICES]
     for choice, level_here in asdict(reference).items():

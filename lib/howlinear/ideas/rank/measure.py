@@ -57,12 +57,7 @@ class RankView:
     columns: dict[str, float | None]  # the block's cells in table `blocks`, but for its regime
 
     def regime(self, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
-        """Name the block's regime among the paper's two; the thresholds are our choice, since the paper gives none.
-
-        Returns:
-            "below" for R² under `high`, else "broad", "concentrated" (low rank and median far below), or "mixed" if
-            these two signs disagree.
-        """
+        """Name the block's regime among the paper's two; the thresholds are our choice, since the paper gives none."""
         if self.r2.value < high:
             return "below"
         low_rank = self.rank.value <= few
@@ -70,7 +65,7 @@ class RankView:
         if low_rank and median_far_below:
             return "concentrated"
         if low_rank or median_far_below:
-            return "mixed"
+            return "mixed"  # the two signs disagree
         return "broad"
 
 
@@ -248,10 +243,7 @@ def _verdict(regimes: set[str]) -> str:
 
 
 def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate how many directions each model's maps need, by the paper's measure and by ours, a row per model.
-
-    NaN where no map explains anything.
-    """
+    """Tabulate how many directions each model's maps need, by the paper's measure and by ours, a row per model."""
     by_model = blocks.astype({"rank_90": float, "rank_95": float}).groupby("model", sort=False)
     return pd.DataFrame(
         {

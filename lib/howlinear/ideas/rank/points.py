@@ -20,9 +20,7 @@ ORDINARY, HEAVY = 120, 80
 def points_along_first(block: BlockCapture) -> pd.DataFrame:
     """Pair held-out outputs with the line's answers, along the direction in which outputs vary most.
 
-    Returns:
-        A row a token row: `answer` and `output`, about the mean output and in standard deviations of the outputs along
-        that direction; `medians`, the output's norm over the block's median norm.
+    Both are about the mean output, in standard deviations there; `medians` is the output's norm over the median norm.
     """
     line, _ = fit(Moments.total(block.train))
     variances, directions = torch.linalg.eigh(block.outputs.sxx / block.outputs.n)
