@@ -11,9 +11,24 @@ from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.gate import measure, planted, search
-from howlinear.ideas.gate.fit import FEWEST, GATE, ORACLE, RANDOM, fit_gate
-from howlinear.ideas.gate.gated import Gated, RandomRank, affine_score, log_error, true_error
+from howlinear.ideas.gate import fit as fitting
+from howlinear.ideas.gate import measure, planted
+from howlinear.ideas.gate.fit import (
+    FEWEST,
+    GATE,
+    HALVINGS,
+    ORACLE,
+    RANDOM,
+    Bracket,
+    Gated,
+    RandomRank,
+    affine_score,
+    choose_shares,
+    fit_gate,
+    log_error,
+    rise,
+    true_error,
+)
 from howlinear.ideas.gate.rows import BlockRows, block_rows, split_in_three
 from howlinear.instrument.perplexity import change, losses
 from howlinear.instrument.swap_costs import swap_losses
@@ -252,8 +267,8 @@ def test_rows_are_those_that_the_block_sees(gpt2, ids):
     ("power", "dear", "share"), [(1, 0.04, 0.25), (2, 0.04, 0.5), (4, 2.56, 0.25), (3, 0.009, 1.0)]
 )
 def test_the_share_at_the_limit_is_bracketed(power, dear, share):
-    bracket = search.Bracket(dear, limit=0.01)
-    for _ in range(search.HALVINGS):
+    bracket = Bracket(dear, limit=0.01)
+    for _ in range(HALVINGS):
         if not bracket.closed:
             bracket.halve(dear * bracket.middle**power)
     assert bracket.share == pytest.approx(share, abs=0.02)
@@ -261,8 +276,8 @@ def test_the_share_at_the_limit_is_bracketed(power, dear, share):
 
 
 def test_where_nothing_may_be_spent_nothing_takes_the_line():
-    bracket = search.Bracket(1e6, limit=0.01)
-    for _ in range(search.HALVINGS):
+    bracket = Bracket(1e6, limit=0.01)
+    for _ in range(HALVINGS):
         bracket.halve(1e6)
     assert 0 <= bracket.share < 1e-8
 
@@ -316,7 +331,7 @@ def test_the_limit_is_kept_on_the_text_that_chooses(trained, measured):
     for name, changed in after.items():
         # interpolated in a bracket of a sixteenth, where the curve bends up; of a few dozen random tokens, it wavers
         least, most = (0.1, 1.5) if name[1] == RANDOM else (0.3, 1.2)
-        assert least * measure.LIMIT < search.rise(before, changed) < most * measure.LIMIT, name
+        assert least * measure.LIMIT < rise(before, changed) < most * measure.LIMIT, name
 
 
 def test_costs_and_shares_are_those_of_a_model_that_has_the_module(trained, measured):
@@ -452,7 +467,7 @@ def test_planted_blocks_come_with_the_truth(trained):
 
 def test_where_a_line_costs_nothing_all_tokens_may_take_it(gpt2, rows, monkeypatch):
     monkeypatch.setattr(planted, "rise", lambda before, after: -0.1)
-    monkeypatch.setattr(search, "rise", lambda before, after: -0.1)
+    monkeypatch.setattr(fitting, "rise", lambda before, after: -0.1)
     table = planted.planted_table(gpt2, 1, split_in_three(rows))
     assert (table["chosen"] == 1).all()
     assert (table["limit"] == planted.LEAST).all()
@@ -471,4 +486,4 @@ def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
 @pytest.mark.parametrize("limit", [0.0, -0.01, math.nan])
 def test_a_limit_that_allows_nothing_is_refused(gpt2, rows, limit):
     with pytest.raises(InputError, match="every change costs something, give more than 0"):
-        search.choose_shares(gpt2, {}, rows, limit)
+        choose_shares(gpt2, {}, rows, limit)

@@ -1,6 +1,7 @@
-"""Fit a gate in closed form: a line, a score of d + 1 numbers, and the line once more on the rows that take it.
+"""A gate, which leaves some tokens of a block to a line and the others to the FFN: what it is, its fit, its threshold.
 
-arXiv 2603.03459 trains a gate of as many numbers. Here nothing is trained by gradient. In this order:
+A rank is a function of a row's input x; rows of low rank take the line, and a threshold says how low. The rank of a
+gate is a score of d + 1 numbers. arXiv 2603.03459 trains one of as many; here nothing is trained. In this order:
 
 1. massive rows (`instrument.massive`) are left to the FFN: no line is fitted to them;
 2. the first line is the least-squares line of the ordinary rows;
@@ -20,18 +21,107 @@ they show what an uninformed gate achieves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, Ceiling, ceiling, fit
 from howlinear.errors import InputError
-from howlinear.ideas.gate.gated import FLOOR, Gated, RandomRank, Rank, affine_score, log_error, true_error
 from howlinear.ideas.gate.rows import BlockRows
+from howlinear.instrument.swap_costs import swap_losses
+from howlinear.text.rows import TokenRows
+
+# --- The module, and three ways to rank the tokens
+
+Rank = Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]]
+"""Takes inputs, and returns one number per row; rows of the lowest numbers take the line first."""
+
+FLOOR = 1e-6
+"""Squared errors below this share of their mean are raised to it: smaller ones are rounding, which a logarithm would
+magnify."""
+
+FINE = 256.0
+"""How often a random rank cycles over one unit of a projection of x: too fine for an affine score to follow, and coarse
+enough that rounding differences of x between processors change almost no rank."""
+
+
+def log_error(y: Float[Tensor, "n d"], line: Float[Tensor, "n d"], floor: float) -> Float[Tensor, " n"]:
+    """Compute the logarithm of each row's squared error ‖y − line‖², raised to at least `floor`; float64."""
+    squared = (y.double() - line.double()).square().sum(1)
+    return squared.clamp_min(floor).log()
+
+
+def affine_score(affine: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """Score each row x by an affine function, d + 1 numbers: all that is computed in addition to the line."""
+    return affine(x)[:, 0]
+
+
+@torch.no_grad()
+def true_error(ffn: nn.Module, line: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """Compute the true squared error of a line at each row: an oracle, since it needs the FFN."""
+    error = _as_one_sequence(ffn, x) - line(x)
+    return error.square().sum(1)
+
+
+@dataclass(frozen=True)
+class RandomRank:
+    """A random number for each row, uniform in [0, 1), and the same for the same row in every call.
+
+    It is the fractional part of a large multiple of a random projection of x, so no smooth function of x predicts it.
+    """
+
+    direction: Float[Tensor, " d"]  # of the projection, float64, scaled so that x along it has variance 1
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "n d"], seed: int = 0) -> RandomRank:
+        """Draw a direction for rows like these."""
+        direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(seed)).double()
+        spread = (x.cpu().double() @ direction).std()
+        return cls(direction / spread)
+
+    def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """The random number of each row."""
+        along = x.double() @ self.direction.to(x.device)
+        return (FINE * along).remainder(1.0).to(x)
+
+
+class Gated(nn.Module):
+    """A line in the place of an FFN for rows of low rank; the FFN is computed for the other rows only."""
+
+    def __init__(self, ffn: nn.Module, line: AffineMap, rank: Rank, threshold: float, share: float = float("nan")):
+        super().__init__()
+        self.ffn = ffn
+        self.line = line
+        self.rank = rank
+        self.threshold = threshold  # rows of at most this rank take the line
+        self.share = share  # of the training rows that does
+
+    def takes(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
+        """Which rows take the line, shape (n,)."""
+        return self.rank(x) <= self.threshold
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """Return the line's output for rows that take it, the FFN's for all others."""
+        rows = x.flatten(0, -2)
+        takes = self.takes(rows)
+        y = torch.empty_like(rows)
+        y[takes] = self.line(rows[takes])
+        y[~takes] = _as_one_sequence(self.ffn, rows[~takes])
+        return y.view(x.shape)
+
+
+def _as_one_sequence(ffn: nn.Module, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Apply a block to rows, as one sequence, since some blocks need an axis of sequences."""
+    return ffn(rows[None])[0]
+
+
+# --- The fit
+
 
 GATE, ORACLE, RANDOM = "gate", "oracle", "random"
 
@@ -108,3 +198,84 @@ def fit_gate(ffn: nn.Module, rows: BlockRows, held_out: BlockRows, seed: int = 0
         RANDOM: ranks[RANDOM](rows.x),
     }
     return BlockGate(ffn, rows, ordinary, line, error_score_fit, ranks, ranked)
+
+
+# --- The largest share of tokens on the line that costs no more than allowed, found by a few measurements
+
+
+HALVINGS = 4
+"""How often the bracket of a share is halved: it ends a sixteenth wide, and the share is interpolated in it."""
+
+
+def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:
+    """Compute the relative rise of perplexity: exp(mean loss after − mean loss before) − 1."""
+    return float(torch.expm1((after - before).mean()))
+
+
+def choose_shares(
+    model: PreTrainedModel, gates: Mapping[int, BlockGate], text: TokenRows, limit: float
+) -> dict[tuple[int, str], float]:
+    """Find the largest share of tokens that may take the line in each block, with that block alone changed.
+
+    First all tokens are put on the line. If that costs more than the limit, the share is bracketed: half of the tokens,
+    then a quarter or three quarters of them, and so on. It is interpolated between the ends of the last bracket.
+
+    Returns:
+        (block, kind) → share.
+    """
+    if not limit > 0:
+        raise InputError(f"a rise of at most {limit:.2%}: every change costs something, give more than 0")
+    everything = {block: (block, gate.gated(GATE, 1.0)) for block, gate in gates.items()}
+    before, after = swap_losses(model, everything, text)
+    brackets = {}
+    for block, losses in after.items():
+        of_all = rise(before, losses)
+        for kind in gates[block].ranks:
+            brackets[block, kind] = Bracket(of_all, limit)
+    for _ in range(HALVINGS):
+        swaps = {}
+        for (block, kind), bracket in brackets.items():
+            if not bracket.closed:
+                swaps[block, kind] = (block, gates[block].gated(kind, bracket.middle))
+        if not swaps:
+            break
+        before, after = swap_losses(model, swaps, text)
+        for name, losses in after.items():
+            brackets[name].halve(rise(before, losses))
+    return {name: bracket.share for name, bracket in brackets.items()}
+
+
+class Bracket:
+    """Two shares, one that costs no more than the limit and one that costs more, and what was measured at both."""
+
+    def __init__(self, of_all: float, limit: float):
+        """Start from no token on the line, which costs nothing, and from all tokens, which costs `of_all`."""
+        self.limit = limit
+        self.low, self.high = 0.0, 1.0
+        self.rises = {0.0: 0.0, 1.0: of_all}
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is left to look for: all tokens on the line cost no more than the limit."""
+        return self.rises[1.0] <= self.limit
+
+    @property
+    def middle(self) -> float:
+        """The share to measure next."""
+        return (self.low + self.high) / 2
+
+    def halve(self, rise: float) -> None:
+        """Replace an end of the bracket by its middle, given the rise measured there."""
+        self.rises[self.middle] = rise
+        if rise <= self.limit:
+            self.low = self.middle
+        else:
+            self.high = self.middle
+
+    @property
+    def share(self) -> float:
+        """The share at the limit, interpolated between the ends of the bracket."""
+        if self.closed:
+            return 1.0
+        cheap, dear = self.rises[self.low], self.rises[self.high]
+        return self.low + (self.high - self.low) * (self.limit - cheap) / (dear - cheap)

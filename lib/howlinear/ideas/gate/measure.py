@@ -18,10 +18,8 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate
 from howlinear.files import tables
-from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockGate, fit_gate
-from howlinear.ideas.gate.gated import Gated
+from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockGate, Gated, choose_shares, fit_gate
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
-from howlinear.ideas.gate.search import choose_shares
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses, ratio_of
 from howlinear.instrument.swap_costs import swap_losses

@@ -12,11 +12,9 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.ideas.gate.fit import GATE, BlockGate, fit_gate
-from howlinear.ideas.gate.gated import RandomRank
+from howlinear.ideas.gate.fit import GATE, BlockGate, RandomRank, fit_gate, rise
 from howlinear.ideas.gate.measure import cost_table, gated_modules
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
-from howlinear.ideas.gate.search import rise
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import ffn_module, sites
 from howlinear.models.swap import swap
