@@ -10,9 +10,20 @@ from helpers.planted_products import OUT, D, kept_of, line, products, skewed
 from helpers.reference import half_width, normal
 from howlinear.core.ceilings import ceiling
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.gate import end_to_end
-from howlinear.ideas.bilinear.power import hidden_teacher, power, shuffled, teacher
-from howlinear.ideas.bilinear.probe import ProbeRows, _Projected, branch, probe, ranks_within, residual_rows, scores
+from howlinear.ideas.bilinear.probe import (
+    ProbeRows,
+    _Projected,
+    branch,
+    hidden_teacher,
+    power,
+    probe,
+    ranks_within,
+    residual_rows,
+    scores,
+    shuffled,
+    teacher,
+)
+from howlinear.ideas.bilinear.recipe import end_to_end
 
 RANK = 2
 
@@ -274,7 +285,7 @@ def test_a_gate_that_closes_need_not_mean_a_branch_that_does(monkeypatch):
     kept = kept_of(x, line(x) + 2 * products(x))
     found = []
     for decay in (0.0, 0.3):
-        monkeypatch.setattr("howlinear.ideas.bilinear.gate.DECAY", decay)
+        monkeypatch.setattr("howlinear.ideas.bilinear.recipe.DECAY", decay)
         found.append(end_to_end(kept, rank=RANK, rate=3e-2))
     loose, tight = found
     assert abs(loose["gate"] - tight["gate"]) > 0.05

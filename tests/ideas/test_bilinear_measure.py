@@ -15,11 +15,9 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.files import tables
 from howlinear.files.tables import with_ends
 from howlinear.ideas.bilinear import measure
-from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import LineAndProducts, conjunction, control, cosine, rmse
-from howlinear.ideas.bilinear.power import hidden_teacher, power
-from howlinear.ideas.bilinear.probe import Branch, probe
-from howlinear.ideas.bilinear.recipe import papers_gain, recipe
+from howlinear.ideas.bilinear.probe import Branch, hidden_teacher, power, probe
+from howlinear.ideas.bilinear.recipe import end_to_end, papers_gain, recipe
 from howlinear.instrument.capture import Sample, capture
 from howlinear.instrument.perplexity import losses
 from howlinear.instrument.resample import rows_of_blocks

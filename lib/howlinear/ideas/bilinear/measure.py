@@ -16,11 +16,9 @@ from howlinear.core.correlation import correlation
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files.tables import with_ends
-from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjunction, control, cosine, rmse
-from howlinear.ideas.bilinear.power import hidden_teacher, power
-from howlinear.ideas.bilinear.probe import Probe, probe
-from howlinear.ideas.bilinear.recipe import papers_gain, recipe
+from howlinear.ideas.bilinear.probe import Probe, hidden_teacher, power, probe
+from howlinear.ideas.bilinear.recipe import end_to_end, papers_gain, recipe
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import change, mean_perplexity
