@@ -294,7 +294,7 @@ plt.show()
 
 # %% [markdown]
 # **The gate.** The paper trains the branch end to end behind a scalar gate, and sees it close on near-linear targets.
-# We train all of $W, b, A, B, U, g$ by AdamW, from the closed form with $g = 1$ and $U = 0$ (`gate.end_to_end`), at
+# We train all of $W, b, A, B, U, g$ by AdamW, from the closed form with $g = 1$ and $U = 0$ (`recipe.end_to_end`), at
 # several learning rates. Besides the gate we record what it stands for: the share of the output's variance that passes
 # it.
 

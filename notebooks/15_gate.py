@@ -115,7 +115,7 @@ print(f"the line, fitted anew to these: y = {anew.weight.item():.2f} x + {abs(an
 # | a text in three parts | `rows.split_in_three` |
 # | line, score, oracle and random rank of a block | `fit.fit_gate` |
 # | the module in the block's place | `fit.BlockGate.gated` |
-# | the largest share within the limit | `search.choose_shares` |
+# | the largest share within the limit | `fit.choose_shares` |
 # | shares and costs, held out | `measure.cost_table` |
 # | multiplications saved | `measure.saved` |
 # | all gates at once | `measure.together_table` |
