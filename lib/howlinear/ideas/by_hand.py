@@ -46,13 +46,11 @@ class Toy:
 
 
 def toy_neuron(bend: float, width: float, centre: float = 0.0) -> Toy:
-    """Evaluate the neuron y = x / (1 + exp(−bend · x)) on inputs from a normal distribution.
-
-    The function is Swish (Ramachandran et al. 2017, "Searching for activation functions"): without bend it is the line
-    x / 2, with bend 1 the SiLU of llama, with 1.7 nearly GELU, and with ever more bend it tends to ReLU.
-    """
+    """Evaluate the neuron y = x / (1 + exp(−bend · x)) on inputs from a normal distribution."""
     if bend < 0 or width <= 0:
         raise InputError(f"bend {bend}, width {width}: give a bend of 0 or more and a width above 0")
+    # Swish (Ramachandran et al. 2017, "Searching for activation functions"): without bend it is the line x / 2, with
+    # bend 1 the SiLU of llama, with 1.7 nearly GELU, and with ever more bend it tends to ReLU
     x = centre + width * QUANTILES
     y = x * expit(bend * x)
     slope, intercept = np.polyfit(x, y, 1)

@@ -59,10 +59,8 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 
 
 def with_and_without(blocks: pd.DataFrame) -> Figure:
-    """Plot R²_lin of all rows, of ordinary ones, and of the map of all rows on ordinary ones: a panel per model.
-
-    A model without massive rows is left out, unless no model has any.
-    """
+    """Plot R²_lin of all rows, of ordinary ones, and of the map of all rows on ordinary ones: a panel per model."""
+    # models without massive rows are left out, unless no model has any
     heavy = blocks.loc[blocks["massive_rows"] > 0, "model"]
     models = list((heavy if len(heavy) else blocks["model"]).unique())
     figure, panels = style.panel_grid(models, 2.3, "$R^2_{\\mathrm{lin}}$, held out", sharey=True)

@@ -66,13 +66,11 @@ def without_intervals(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def extreme(rows: pd.DataFrame, name: str, pick: Callable[..., float], note: str = "block {block}") -> Reading:
-    """Pick the largest or smallest number, by `np.max` or `np.min`, with an interval that accounts for the choice.
-
-    Of m intervals at 95 % one is often wrong, and the largest value is largest partly by chance. So each is widened to
-    1 − 0.05 / m first (Bonferroni; Student's t): then all m hold the true values at once in 95 of 100 cases, and then
-    the largest true value lies between the largest lower end and the largest upper end.
-    """
+    """Pick the largest or smallest number, by `np.max` or `np.min`, with an interval that accounts for the choice."""
     value, low, high = intervals(rows, name)
+    # Of m intervals at 95 % one is often wrong, and the largest value is largest partly by chance. With 1 − 0.05 / m
+    # each (Bonferroni; Student's t) all m hold the true values at once in 95 of 100 cases, and then the largest true
+    # value lies between the largest lower end and the largest upper end.
     tail = (1 - CONFIDENCE) / 2
     wider = student_t.ppf(1 - tail / len(rows), FREEDOM) / student_t.ppf(1 - tail, FREEDOM)
     picked = Estimate(

@@ -163,11 +163,9 @@ def cost_correlation(found: Results) -> Reading:
 
 @per_model
 def dearest_near_linear(found: Results) -> Reading:
-    """Cost of the most expensive swap of a near-linear block, as a multiple of the model's median swap.
-
-    The median is taken as measured: the interval is that of the most expensive swap, and a little narrow for the ratio.
-    """
+    """Cost of the most expensive swap of a near-linear block, as a multiple of the model's median swap."""
     blocks = _swapped(found["blocks"])
+    # taken as measured: the interval is that of the most expensive swap, and a little narrow for the ratio
     typical = blocks["dppl"].median()
     if typical <= 0:
         raise UntestableError("swaps of half the blocks cost nothing: there is no typical cost to compare with")
@@ -218,15 +216,13 @@ def critical(blocks: pd.DataFrame) -> tuple[set[int], set[int], set[int]]:
 
 @of_several
 def critical_overlap(results: Results) -> Readings:
-    """Overlap of critical early blocks in the two models that are most alike: shared blocks over all (Jaccard).
-
-    1 for the same blocks, or none in either; 0 for none in common. The ends of the interval are the least and the most
-    that the intervals of the early blocks' costs leave possible; the later median is taken as measured.
-    """
+    """Overlap of critical early blocks in the two models that are most alike: shared blocks over all (Jaccard)."""
     swapped = results["blocks"].groupby("model").filter(lambda blocks: blocks["dppl"].notna().any())
     if swapped["model"].nunique() < 2:
         raise UntestableError("a single model has no other to differ from")
     sets = {name: critical(blocks) for name, blocks in swapped.groupby("model")}
+    # 1 for the same blocks, or none in either; 0 for none in common. The ends of the interval are the least and the
+    # most that the intervals of the early blocks' costs leave possible; the later median is taken as measured.
     overlaps = []
     for (first, (surely, so, maybe)), (other, (surely_too, so_too, maybe_too)) in combinations(sets.items(), 2):
         # least: what only one of the two may share is critical there alone; most: it is critical in both, or in neither
@@ -256,11 +252,9 @@ def largest_fold_spread(found: Results) -> Reading:
 
 
 def _of_sd(sd: float, of: int = 1) -> Estimate:
-    """Add an interval to a standard deviation of `FOLDS` normal values: (k − 1) s² / σ² is χ² with k − 1 degrees.
-
-    For a mean over blocks this is the worst case, in which all err together. If it is the largest `of` several, all of
-    their intervals hold at once (Bonferroni).
-    """
+    """Add an interval to a standard deviation of `FOLDS` normal values: (k − 1) s² / σ² is χ² with k − 1 degrees."""
+    # For a mean over blocks this is the worst case, in which all err together. If it is the largest of several, all of
+    # their intervals hold at once (Bonferroni).
     tail = (1 - CONFIDENCE) / 2 / of
     low, high = (((FOLDS - 1) / chi2.ppf(probability, FOLDS - 1)) ** 0.5 for probability in (1 - tail, tail))
     return Estimate(float(sd), float(sd * low), float(sd * high))
@@ -457,12 +451,9 @@ def healed_original(found: Results) -> Reading:
 
 @per_model
 def shortfall(found: Results) -> Reading:
-    """Largest shortfall in held-out R² of a trained linear layer, over ill-conditioned blocks and ways of training.
-
-    Inputs count as ill-conditioned if their condition number exceeds the number of steps, as fixed with the claim.
-    (Gradient descent needs about as many steps as its square, so the rule is a narrow one.) The trained layer is taken
-    as given; the interval is the closed form's.
-    """
+    """Largest shortfall in held-out R² of a trained linear layer, over ill-conditioned blocks and ways of training."""
+    # Inputs count as ill-conditioned if their condition number exceeds the number of steps, as fixed with the claim: a
+    # narrow rule, since gradient descent needs about as many steps as its square. The trained layer is taken as given.
     steps = found.settings["steps"]
     trained = found["ways"].merge(found["blocks"], on="block")
     trained = trained[trained["condition"] > steps]
@@ -478,11 +469,9 @@ def shortfall(found: Results) -> Reading:
 
 @per_model
 def moved(found: Results) -> Reading:
-    """Mean distance of the trained profile from those of whole random models of the same architecture.
-
-    A random model's R² is known as a bracket, from held out to in sample. Value: from the middle of the brackets,
-    averaged over seeds; lower end: from the nearest end of any seed; upper end: from the farthest.
-    """
+    """Mean distance of the trained profile from those of whole random models of the same architecture."""
+    # A random model's R² is known as a bracket, from held out to in sample. Value: from the middle of the brackets,
+    # averaged over seeds; lower end: from the nearest end of any seed; upper end: from the farthest.
     own, random = found["controls"], found["random"]
     middle = random.assign(middle=(random["r2"] + random["r2_in_sample"]) / 2).groupby("block")["middle"].mean()
     by_block = random.groupby("block")
@@ -557,14 +546,11 @@ def least_at_first_position(found: Results) -> Reading:
 
 @per_model
 def dearest_mended(found: Results) -> Reading:
-    """Share of the cost of the costliest swap of a block with massive rows that a map of its other rows saves.
-
-    The map is fitted to ordinary rows, and massive rows are left to the FFN (`d` of notebook 12; `a` is least squares
-    on all rows).
-    """
+    """Share of the cost of the costliest swap of a block with massive rows that a map of its other rows saves."""
     costs = found["costs"]
     if costs.empty:
         raise UntestableError(NO_COST)
+    # d of notebook 12 is a map of ordinary rows, with massive rows left to the FFN; a is least squares on all rows
     of_kind = {kind: rows.set_index("block") for kind, rows in costs[costs["massive_rows"] > 0].groupby("kind")}
     if not of_kind:
         raise UntestableError("no block with a massive row was swapped")

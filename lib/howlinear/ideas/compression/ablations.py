@@ -128,11 +128,9 @@ def scaled_to(found: Elimination, own: Elimination) -> Elimination:
 def in_order(
     covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], order: Int64[Tensor, " m"]
 ) -> Elimination:
-    """Price the removal of units in a given order, with the others read out anew each time.
-
-    With the units in reverse order and S = L Lᵀ, the error without the last t of them is the sum of the squares of the
-    last t rows of Lᵀ β, which stand for what the units before them do not explain.
-    """
+    """Price the removal of units in a given order, with the others read out anew each time."""
+    # in reverse order and with S = L Lᵀ, the error without the last t units is the sum of the squares of the last t
+    # rows of Lᵀ β, which stand for what the units before them do not explain
     last_first = order.flip(0)
     factor = linalg.cholesky(covariance[last_first][:, last_first].numpy(), lower=True)
     squares = np.square(factor.T @ readout[last_first].numpy()).sum(1)

@@ -83,15 +83,13 @@ def eliminations_of(calibration: Calibration) -> tuple[Mapping[int, Elimination]
 def calibrate_prices(
     calibration: Calibration, eliminations: Mapping[int, Elimination], moments: Mapping[int, UnitMoments]
 ) -> Mapping[int, Elimination]:
-    """Scale each block's prices so that they are right if a quarter of its units is gone.
-
-    The price assumes that, token by token, errors are independent of what they cost. In the last blocks they are not:
-    the tokens that are hard to reproduce are those that count, and the price is too low by a factor of two or three.
-    One swap per block measures this factor (`signals.divergences`).
-    """
+    """Scale each block's prices so that they are right if a quarter of its units is gone."""
     scaled = calibration.of_blocks(Elimination, "prices")
     if set(scaled) == set(eliminations):
         return scaled
+    # A price assumes that, token by token, errors are independent of what they cost. In the last blocks they are not:
+    # the tokens that are hard to reproduce are those that count, and the price is too low by a factor of two or three,
+    # which one swap per block measures.
     counts = {}
     predicted = {}
     for block, found in eliminations.items():

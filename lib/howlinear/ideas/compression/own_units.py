@@ -80,10 +80,8 @@ def before_anchor(calibration: Calibration, share: float, alike: bool = False) -
 
 
 def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """Make a smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream.
-
-    If the model's weights stay on disk, the copy's do too: in the work folder, or in one deleted with the copy.
-    """
+    """Make a smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream."""
+    # then the copy stays on disk too: in the work folder, or in one deleted with the copy
     if is_on_disk(calibration.model):
         return _in_files(calibration, share, alike)
     return replace(calibration.model, _anchored(calibration, share, alike))

@@ -306,18 +306,15 @@ def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[
 
 
 def cca_bound(moments: Moments, outputs: Moments) -> float:
-    """Σ (1 − ρᵢ²) over the canonical correlations ρᵢ: at least the share of variance that the best line misses.
-
-    With whitened z = (x − x̄) A and v = (y − ȳ) B, the ρᵢ are the singular values of the correlations zᵀv / n. Null
-    directions of either side are left out; each direction of y beyond the inputs' number counts as 1, as in the paper.
-    """
+    """Σ (1 − ρᵢ²) over the canonical correlations ρᵢ: at least the share of variance that the best line misses."""
+    # null directions of either side are left out; a direction of y beyond the inputs' number counts as 1, as in the
+    # paper
     whiten_x = whitening(moments)
     whiten_y = whitening(outputs)
     # Cxx^(−1/2) Cxy Cyy^(−1/2), whose singular values are the canonical correlations
     covariance = moments.sxy / moments.n
     correlations = whiten_x.T @ covariance @ whiten_y
     rho = torch.linalg.svdvals(correlations).clamp(max=1)
-    # outputs beyond the inputs' number have ρ = 0
     beyond = whiten_y.shape[1] - len(rho)
     return float(beyond + (1 - rho.square()).sum())
 
@@ -340,11 +337,9 @@ def divergences(
     ids: Int64[Tensor, "n seq_len"],
     batch_size: int,
 ) -> dict[int, float]:
-    """Measure KL(p ‖ q) per predicted token, in nats: p by the model as it is, q by the model with one block replaced.
-
-    Its second-order expansion is the Fisher price. Unlike a difference of losses it is never negative and has little
-    noise, so two thousand tokens are enough. The layers before a replaced block are computed once for all blocks.
-    """
+    """Measure KL(p ‖ q) per predicted token, in nats, of the model as it is, p, from one with a block replaced, q."""
+    # The second-order expansion is the Fisher price. Unlike a difference of losses it is never negative and has little
+    # noise, so two thousand tokens are enough.
     found: dict[int, list[Tensor]] = {block: [] for block in replacements}
     log_p: list[Tensor] = []
 

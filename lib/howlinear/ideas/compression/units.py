@@ -114,11 +114,9 @@ def cross(moments: Moments) -> Float[Tensor, "d_in d_out"]:
 
 
 def with_ridge(covariance: Float[Tensor, "m m"], ridge: float) -> Float[Tensor, "m m"]:
-    """Add a share of every unit's variance to a covariance.
-
-    A readout solved with it stays nearer to the block's own: its change is the ridge regression of the units that go on
-    those that stay.
-    """
+    """Add a share of every unit's variance to a covariance."""
+    # a readout solved with it is drawn to the own one: its change is the ridge regression of the units that go on the
+    # others
     # a unit that never fires has no variance; with this floor it costs next to nothing and goes first
     variance = covariance.diagonal()
     floor = variance.max().clamp_min(torch.finfo(torch.float64).tiny) * 1e-12
@@ -167,11 +165,9 @@ def error_costs(
 
 
 def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
-    """Weight positions by the means over 0, 1, 2 to 3, 4 to 7, …, divided by the mean of all.
-
-    The gradient of a single token is too noisy a weight; its mean over similar positions is not. The first position is
-    a sink, and early ones are read by many.
-    """
+    """Weight positions by the means over 0, 1, 2 to 3, 4 to 7, …, divided by the mean of all."""
+    # The gradient of a single token is too noisy a weight; its mean over similar positions is not. The first position
+    # is a sink, and early ones are read by many.
     seq_len = len(squares)
     # the last position predicts nothing: it counts like the one before it
     squares = torch.cat([squares[:-1], squares[-2:-1]])
@@ -214,16 +210,13 @@ def unit_grams(
     batch_size: int,
     work: Path | None,
 ) -> Iterator[tuple[Site, Halves]]:
-    """Yield Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block; all of it passes a layer before the next.
-
-    If the model's weights stay on disk, a block's are in memory until the next block is requested. By then the block is
-    done, and a `work` folder keeps the streams behind it.
-    """
+    """Yield Σ w [h, 1] [h, 1]ᵀ of both halves of a text, block after block, as all of it passes a layer."""
     batches, half_of = halves_of(ids, batch_size)
     text = Layerwise(model, batches)
     kept = StreamFiles(work)
     if kept.passed():
         text.resume(max(kept.passed()), kept)
+    # of a model on disk, a block's weights are in memory until the next block is requested: by then the block is done
     for site in sites(model, list(weights)):
         while text.passed < site.block:
             text.advance()

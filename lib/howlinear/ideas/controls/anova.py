@@ -119,15 +119,13 @@ def _as_array(table: pd.DataFrame, factors: Sequence[str]) -> Profiles:
 def _sums_of_squares(
     profiles: Profiles, factors: Sequence[str], labels: str | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Return every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there.
-
-    The levels of the factor `labels` are mere labels (the second seed of one cell has nothing to do with that of
-    another), so all effects that involve it are added up under its name.
-    """
+    """Return every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there."""
     _check(profiles, factors)
     squares: dict[str, np.ndarray] = {}
     freedom: dict[str, int] = {}
     for axes, effect in _effects(profiles).items():
+        # the levels of `labels` are mere labels (the second seed of one cell has nothing to do with that of another),
+        # so all effects that involve it are added up under its name
         names = [factors[axis - 1] for axis in axes]
         name = labels if labels in names else " × ".join(names)
         cells = np.broadcast_to(effect, profiles.shape).reshape(len(profiles), -1)

@@ -35,10 +35,7 @@ Ffns = Mapping[int, nn.Module]
 
 
 def controls(model: str, blocks: Blocks, ffns: Ffns, fresh: Ffns) -> pd.DataFrame:
-    """Measure R²_lin of every block on its own rows and weights, and under six controls; table `controls`.
-
-    Only `own` has an interval. Each row also has the fit's rank and rows_train.
-    """
+    """Measure R²_lin of every block on its own rows and weights, and under six controls; table `controls`."""
     rows = []
     for block, captured in blocks.items():
         cases = _cases(captured, ffns[block], fresh[block])
@@ -191,10 +188,7 @@ def pairs(transplants: pd.DataFrame) -> pd.DataFrame:
 
 
 def effects(transplants: pd.DataFrame) -> pd.DataFrame:
-    """What moves R²_lin among transplants: `anova.anova` of two designs, `two-way` and `three-way`; table `effects`.
-
-    Two-way uses `pairs`; three-way uses the blocks in which all three models are free. No row without transplants.
-    """
+    """What moves R²_lin among transplants: `anova.anova` of two designs, `two-way` and `three-way`; table `effects`."""
     if transplants.empty:
         columns = ["design", "effect", "share", "share_low", "share_high", "freedom", "size"]
         return pd.DataFrame(columns=columns)
@@ -210,11 +204,7 @@ def effects(transplants: pd.DataFrame) -> pd.DataFrame:
 
 
 def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
-    """Measure how far transplants between two models lie from four curves that they could follow; table `nearness`.
-
-    The curves are the profiles of the weights' owner, of the inputs' owner, and of the weights' owner on `normal` rows
-    and on its own rows `turned`. No row without transplants.
-    """
+    """Measure how far transplants between two models lie from four curves that they could follow; table `nearness`."""
     foreign = pairs[pairs["inputs"] != pairs["weights"]]
     curves = {
         "weights' owner": ("own", "weights"),
@@ -271,10 +261,7 @@ def twin_gaps(twins: pd.DataFrame) -> pd.DataFrame:
 
 
 def twins_beside_seeds(twins: pd.DataFrame) -> pd.DataFrame:
-    """Compare how much architecture, training text and another seed move the twins' profiles; table `beside_seeds`.
-
-    On each text, as measured and minus the profile's mean over blocks; and on all texts, as one long profile.
-    """
+    """Compare how much architecture, training text and another seed move the twins' profiles; table `beside_seeds`."""
     # a block of one text and the same block of another are two places of one long profile
     long_block = twins["measured_on"] + " " + twins["block"].astype(str)
     views = {("all", "as measured"): twins.assign(block=long_block)}

@@ -121,12 +121,10 @@ def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | fl
 
 
 def effective_support(rows: Float[Tensor, "n d"]) -> float:
-    """Share of rows that carry the variance: (Σw)² / (n Σw²), with w the squared distance of a row from the mean.
-
-    1 if all rows are equally far out, 1 / n if one row carries it all; d / (d + 2) for a normal ball in d dimensions.
-    """
+    """Share of rows that carry the variance: (Σw)² / (n Σw²), with w the squared distance of a row from the mean."""
     centred = rows.double() - rows.double().mean(0)
     weight = centred.square().sum(1)
     if not weight.sum() > 0:
         raise InputError(f"{len(rows)} rows that are all the same have no support: use more or other text")
+    # 1 if all rows are equally far out, 1 / n if one row carries it all; d / (d + 2) for a normal ball in d dimensions
     return float(weight.mean().square() / weight.square().mean())

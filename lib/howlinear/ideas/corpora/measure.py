@@ -132,10 +132,7 @@ def swap_costs(
     blocks: Sequence[int],
     main: str,
 ) -> pd.DataFrame:
-    """Measure the rise in perplexity with the text's own map in a block's place, and the `extra` rise with the main's.
-
-    Each block is replaced alone; no row for a model that predicts no next token.
-    """
+    """Measure the rise in perplexity with the text's own map in a block's place, and the `extra` with the main's."""
     rows = []
     for corpus, text in texts.items() if is_causal(model) else ():
         scored = held_out(text)

@@ -175,16 +175,13 @@ def products(captured: BlockCapture, directions: Sequence[int]) -> pd.DataFrame:
 
 
 def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = FEATURE_RIDGES) -> list[Learned]:
-    """Measure held-out R² of the best polynomial of degree 2, fitted on more and more train rows.
-
-    The first train fold chooses the ridge and is never fitted on; to save time, the last number of rows takes the ridge
-    of the one before. For 180 inputs the Gram matrix of all products takes 2 GB, and solving it twice as much again.
-    """
+    """Measure held-out R² of the best polynomial of degree 2, fitted on more and more train rows."""
     sample = captured.rows_in_folds()
     features = Products.of(sum(captured.train))
     validation, order = split_train(sample, rows)
     held_out = sample.folds(test=True)
     truth = [sample.y[index] for index in held_out]
+    # for 180 inputs the Gram matrix of all products takes 2 GB, and solving it twice as much again
     moments = Moments(features.width, sample.y.shape[1])
     curve = []
     for n in rows:

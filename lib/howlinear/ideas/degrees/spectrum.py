@@ -110,11 +110,9 @@ def degrees(captured: BlockCapture, block: Hidden, degree: int = 4) -> pd.DataFr
 
 
 def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int]) -> pd.DataFrame:
-    """Fit the line and the degree-2 parts of the r loudest neurons, each with a weight of its own, for several r.
-
-    Each part is a product of two inputs times one output vector, as is each term of a rank-r bilinear probe. So the
-    best probe of that rank reaches at least the same R².
-    """
+    """Fit the line and the degree-2 parts of the r loudest neurons, each with a weight of its own, for several r."""
+    # Each part is a product of two inputs times one output vector, as is each term of a rank-r bilinear probe. So the
+    # best probe of that rank reaches at least the same R².
     squares = features(captured, block, degree=2, free=True)
     line = squares.sizes[0]
     return nested(captured, squares, [line + count for count in counts])

@@ -24,10 +24,7 @@ Films = Mapping[str, Trajectory]
 
 
 def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
-    """Tabulate when each block of each run leaves its initial value, when it settles, and how long after the loss.
-
-    Table `passages`; the cell is empty (NaN) if an event never happened.
-    """
+    """Tabulate when each block of each run leaves its initial value, when it settles, and how long after the loss."""
     tables = []
     for run, film in films.items():
         left = departures(film, patience).first
@@ -38,6 +35,7 @@ def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFram
         columns |= dict(zip(with_ends("settles"), settled, strict=True))
         columns |= dict(zip(with_ends("lag"), behind_loss, strict=True))
         tables.append(pd.DataFrame(columns))
+    # an event that never happened has an empty cell
     return pd.concat(tables, ignore_index=True).replace(np.inf, np.nan)
 
 
@@ -92,11 +90,8 @@ def orders(passages: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.Da
 
 
 def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
-    """Return the runs whole, as if each had ended at half its length, and as if each had begun at its straightest step.
-
-    "Settled" is relative to where a recording begins and ends; what holds for all three cuts does not depend on that. A
-    run is left out of a cut that leaves fewer than two of its measured steps.
-    """
+    """Return the runs whole, as if each had ended at half its length, and as if each had begun at its peak."""
+    # "settled" is relative to where a recording begins and ends; what holds for all three cuts does not depend on that
     found = {"whole run": dict(films), "first half": {}, "from the peak": {}}
     for run, film in films.items():
         last = int(film.steps[-1])
@@ -110,10 +105,7 @@ def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
 
 
 def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFrame:
-    """Vote on whether R²_lin settles after the loss: by each run's median lag, at every cut and share; table `votes`.
-
-    A run in which no block ever left its initial value has no vote.
-    """
+    """Vote on whether R²_lin settles after the loss, by each run's median lag, at every cut and share."""
     rows = []
     for cut, parts in cuts(films).items():
         for share in shares:
@@ -121,6 +113,7 @@ def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFr
             for film in parts.values():
                 of_blocks, _, _ = lag(film, share, patience)
                 left = of_blocks[np.isfinite(of_blocks)]
+                # a run in which no block ever left its initial value has no vote
                 if len(left):
                     lags.append(np.median(left))
             below, above, p, mean = vote(lags)

@@ -38,17 +38,15 @@ class Departures:
 
 
 def departures(trajectory: Trajectory, patience: int = 2) -> Departures:
-    """Find when each block's R²_lin left its initial value.
-
-    A block is away at a step if its interval there lies wholly above or below its interval at the first step. It has
-    left once it is away on the same side at `patience` measured steps in a row. All steps read the same rows, so their
-    errors are shared and the test is conservative.
-    """
+    """Find when each block's R²_lin left its initial value."""
     if patience < 1:
         raise InputError(f"a departure takes at least one measured step, not {patience}")
     # by how much the intervals are apart, shape (n, blocks); negative where they overlap
     above = trajectory.low - trajectory.high[0]
     below = trajectory.low[0] - trajectory.high
+    # A block is away at a step if its interval there lies wholly above or below that at the first step. It has left
+    # once it is away on the same side at `patience` measured steps in a row. All steps read the same rows, so their
+    # errors are shared and the test is conservative.
     sides = np.where(above > 0, 1, np.where(below > 0, -1, 0))
 
     begins = []
@@ -161,30 +159,24 @@ def vote(values: Sequence[float]) -> tuple[int, int, float, Estimate]:
 
 
 def spread(trajectory: Trajectory) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Compute the profile's standard deviation over blocks at each step, and how far errors could move it, shapes (n,).
-
-    The latter, the reach, is the root mean square of the blocks' half-intervals: by the triangle inequality, errors of
-    that size cannot move the standard deviation further, whether blocks share them or not.
-    """
+    """Compute the profile's standard deviation over blocks at each step, and how far errors could move it."""
+    # the reach is their root mean square: by the triangle inequality, errors of that size cannot move the standard
+    # deviation further, whether blocks share them or not
     half = (trajectory.high - trajectory.low) / 2
     reach = np.sqrt(np.square(half).mean(1))
     return trajectory.r2.std(1), reach
 
 
 def correlation(orders: Float[np.ndarray, "runs blocks"]) -> float:
-    """Compute the mean Spearman correlation of every two orders; never (infinity) ranks last.
-
-    For m orders without ties it is (mW − 1) / (m − 1), with W Kendall's coefficient of concordance. An order in which
-    all blocks are tied has correlation 0 with every other.
-    """
+    """Compute the mean Spearman correlation of every two orders; never (infinity) ranks last."""
+    # For m orders without ties it is (mW − 1) / (m − 1), with W Kendall's coefficient of concordance. An order in which
+    # all blocks are tied has correlation 0 with every other.
     return float(_mean_correlation(*stats.rankdata(orders, axis=1)))
 
 
 def agreement(orders: Float[np.ndarray, "runs blocks"], draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """Test whether two or more runs have one order: their `correlation`, and its p-value.
-
-    The p-value is the share of independent shuffles of the blocks that agree at least as well.
-    """
+    """Test whether two or more runs have one order: their `correlation`, and its p-value."""
+    # p is the share of independent shuffles of the blocks that agree at least as well
     tested = stats.permutation_test(
         stats.rankdata(orders, axis=1),
         _mean_correlation,

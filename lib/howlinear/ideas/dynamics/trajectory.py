@@ -123,14 +123,11 @@ def revisions(
 
 
 def unigram(train: Int64[Tensor, " n"], held_out: Int64[Tensor, "m seq_len"], vocabulary: int) -> float:
-    """Compute the loss per predicted token, in nats, of a model that knows only how often each token occurs.
-
-    Frequencies are counted in `train`, with one added to each (Laplace), and scored on the tokens of `held_out` that a
-    language model predicts: all but the first of a sequence.
-    """
+    """Compute the loss per predicted token, in nats, of a model that knows only how often each token occurs."""
     predicted = held_out[:, 1:].flatten()
     if not len(train) or not len(predicted):
         raise InputError(f"{len(train)} tokens to count and {len(predicted)} to predict: both need some")
+    # each frequency is counted with one added (Laplace)
     counts = torch.bincount(train, minlength=vocabulary).double() + 1
     log_frequency = (counts / counts.sum()).log()
     return float(-log_frequency[predicted].mean())

@@ -215,18 +215,13 @@ def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:
 def choose_shares(
     model: PreTrainedModel, gates: Mapping[int, BlockGate], text: TokenRows, limit: float
 ) -> dict[tuple[int, str], float]:
-    """Find the largest share of tokens that may take the line in each block, with that block alone changed.
-
-    First all tokens are put on the line. If that costs more than the limit, the share is bracketed: half of the tokens,
-    then a quarter or three quarters of them, and so on. It is interpolated between the ends of the last bracket.
-
-    Returns:
-        (block, kind) → share.
-    """
+    """(block, kind) → the largest share of tokens that may take the line, with that block alone changed."""
     if not limit > 0:
         raise InputError(f"a rise of at most {limit:.2%}: every change costs something, give more than 0")
     everything = {block: (block, gate.gated(GATE, 1.0)) for block, gate in gates.items()}
     before, after = swap_losses(model, everything, text)
+    # If all tokens on the line cost more than the limit, the share is bracketed: half of the tokens, then a quarter or
+    # three quarters of them, and so on. It is interpolated between the ends of the last bracket.
     brackets = {}
     for block, losses in after.items():
         of_all = rise(before, losses)

@@ -94,11 +94,7 @@ def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.Da
 def fit_gates(
     model: PreTrainedModel, parts: Parts, blocks: list[int], seed: int = 0
 ) -> tuple[dict[int, BlockGate], dict[int, BlockRows]]:
-    """Fit the gates of some blocks, by one pass over the training text and one over the held-out text.
-
-    Returns:
-        Block → its gate, and block → its held-out rows.
-    """
+    """Fit gates by one pass over each text; return block → its gate, and block → its held-out rows."""
     listened = sites(model, blocks)
     rows = block_rows(model, parts.fitting, blocks)
     held_out = block_rows(model, parts.judging, blocks)
@@ -201,10 +197,8 @@ def curve_table(
 
 @torch.no_grad()
 def together_table(model: PreTrainedModel, modules: Mapping[int, Gated], text: TokenRows) -> pd.DataFrame:
-    """Measure the cost of gating several blocks at once, and the share of tokens that then take their lines.
-
-    Once the blocks before it have changed, a block's inputs are no longer those that its gate was fitted on.
-    """
+    """Measure the cost of gating several blocks at once, and the share of tokens that then take their lines."""
+    # once the blocks before it have changed, a block's inputs are no longer those that its gate was fitted on
     taken: dict[int, list[Float[Tensor, " n"]]] = {block: [] for block in modules}
 
     def keep(site: Site, x: Tensor, _: Tensor) -> None:

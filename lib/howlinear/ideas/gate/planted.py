@@ -33,10 +33,7 @@ LEAST = 1e-6
 
 
 class HalfStraight(nn.Module):
-    """A block that is a line on the rows that are `straight`, and on all others the line with an error of one `size`.
-
-    The error keeps the direction that the block's own has, so that the model still has some use for it.
-    """
+    """A block that is a line on the rows that are `straight`, and on others the line with an error of one `size`."""
 
     def __init__(self, ffn: nn.Module, line: AffineMap, size: float, straight: Straight):
         super().__init__()
@@ -100,13 +97,11 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
 
 
 def straight_shares(gate: BlockGate, x: Float[Tensor, "n d"], straight: Bool[Tensor, " n"]) -> dict[str, float]:
-    """Kind of rank → the share of straight tokens among the half of all tokens that it ranks first.
-
-    Half is taken, not the share that keeps to a limit of perplexity: with an uninformative rank, that share may be only
-    a hundred tokens, and how many of so few are straight is chance.
-    """
+    """Kind of rank → the share of straight tokens among the half of all tokens that it ranks first."""
     shares = {}
     for kind, rank in gate.ranks.items():
+        # half, not the share that keeps to a limit of perplexity: with an uninformative rank, that share may be only a
+        # hundred tokens, and how many of so few are straight is chance
         first = rank(x) <= gate.threshold(kind, HALF)
         shares[kind] = float(straight[first].double().mean())
     return shares

@@ -32,10 +32,7 @@ class Parts(NamedTuple):
 
 
 def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None = None) -> Parts:
-    """Split a text in three: thresholds are chosen on the last quarter of the training folds.
-
-    The part to choose on and the held-out part are cut to about `choose_rows` and `cost_rows` tokens.
-    """
+    """Split a text in three, with thresholds chosen on the last quarter of the training folds."""
     folds = rows.fold[~rows.test].unique()
     if len(folds) < 3:
         raise InputError(

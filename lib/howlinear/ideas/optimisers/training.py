@@ -83,15 +83,14 @@ def train(
     seed: int = 0,
     decay: bool = True,
 ) -> Path:
-    """Fit an affine map by steps, as one trains a linear layer.
-
-    The loss is half the squared error, summed over features and averaged over rows; y is divided by its spread, one
-    number, so that a single grid of rates serves every block. Weights start at 0, the bias at the mean of y: at R² ≈ 0.
-    """
+    """Fit an affine map by steps, as one trains a linear layer."""
     if optimiser not in OPTIMISERS:
         raise InputError(f"no optimiser {optimiser!r}: one of {', '.join(OPTIMISERS)}")
     if steps < 1 or rate <= 0 or (batch is not None and batch < 1):
         raise InputError(f"steps, batch and rate must be positive, got {steps}, {batch} and {rate}")
+    # The loss is half the squared error, summed over features and averaged over rows; y is divided by its spread, one
+    # number, so that a single grid of rates serves every block. Weights start at 0, the bias at the mean of y: at R² ≈
+    # 0.
     recipe = OPTIMISERS[optimiser]
     coordinates = Coordinates.of(problem.moments, scaling)
     spread = float((problem.moments.syy.mean() / problem.moments.n).sqrt())

@@ -78,10 +78,8 @@ def one_away(table: pd.DataFrame, protocol: Protocol, choice: str | None = None)
 
 
 def factors_within(factors: Sequence[int], train_rows: int, widths: Sequence[int], seq_len: int) -> list[int]:
-    """Select the multiples of the inputs' width that `train_rows` allow for models of these widths, ascending.
-
-    Each must add at least one sequence to every fold. If fewer than two do, half of the rows and all rows are used.
-    """
+    """Select the multiples of the inputs' width that `train_rows` allow for models of these widths, ascending."""
+    # each must add at least one sequence to every fold; if fewer than two do, half of the rows and all rows are used
     possible = []
     per_fold = 0
     for factor in sorted(factors):

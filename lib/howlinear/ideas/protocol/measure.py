@@ -162,11 +162,7 @@ def curve_rows(by_step: Iterable[Ceiling], layout: Layout) -> Iterator[dict]:
 
 
 def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
-    """Check predictions from few rows against many rows, both of them factors of `curves`; table `agreement`.
-
-    From few rows follow the limit R²_∞ and, by their optimism g = 1 − √(u / u'), the approach to it: with n' rows the
-    unexplained share on held-out rows is u_∞ / (1 − g n / n'). Its interval is that of the limit, shifted there.
-    """
+    """Check predictions from few rows against many rows, both of them factors of `curves`; table `agreement`."""
     keys = ["model", "split", "block"]
     with_limit = curves.dropna(subset="r2_limit")
     early = with_limit[with_limit["factor"] == few].set_index(keys)
@@ -175,6 +171,8 @@ def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
     late = late.loc[early.index]
 
     # g = 1 − √(u / u'), and R²(n') = 1 − u_∞ / (1 − g n / n')
+    # from few rows follow the limit R²_∞ and, by their optimism g, the approach to it; its interval is the limit's,
+    # shifted
     optimism = 1 - ((1 - early["r2_train"]) / (1 - early["r2"])) ** 0.5
     foretold = 1 - (1 - early["r2_limit"]) / (1 - optimism * early["rows"] / late["rows"])
     shift = foretold - early["r2_limit"]

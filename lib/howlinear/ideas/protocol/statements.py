@@ -128,11 +128,7 @@ def lowest_table(numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict_table(folds: pd.DataFrame) -> pd.DataFrame:
-    """Judge every statement about every model, as in `flip_table`, under each named protocol; table `verdicts`.
-
-    The intervals are jackknifed: they hold where the extreme blocks are clearly apart, and are too narrow where many
-    blocks are about equally extreme.
-    """
+    """Judge every statement about every model, as in `flip_table`, under each named protocol; table `verdicts`."""
     rows = []
     for (model, protocol), mine in folds.groupby(["model", "protocol"], sort=False):
         # a profile for all folds, then one for each fold that is left out
@@ -141,6 +137,8 @@ def verdict_table(folds: pd.DataFrame) -> pd.DataFrame:
             found = [statement.statistic(profile) for profile in profiles]
             if np.isnan(found).all():
                 continue
+            # the intervals hold where the extreme blocks are clearly apart, and are too narrow where many are about
+            # equally extreme
             estimate = jackknife(found)
             about = {"model": model, "statement": name, "protocol": protocol}
             rows.append(about | estimate.columns("value") | {"verdict": statement.verdict(estimate)})

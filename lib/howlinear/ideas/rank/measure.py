@@ -196,14 +196,12 @@ def with_band_shapes(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 
 
 def single_outputs(block: BlockCapture) -> pd.DataFrame:
-    """Compute R² of every single output of a block and its `share` of their variance, on sampled held-out rows.
-
-    A row is a feature or a direction, as `axis` says; directions are those of the sampled train outputs, so each is a
-    mixture of features, and the pooled R² is the same. Outputs that do not vary are left out.
-    """
+    """Compute R² of every single output of a block and its `share` of their variance, on sampled held-out rows."""
     sample = block.rows()
     test_rows = sample.select(sample.test)
     maps = fit_folds(block.train, refit=False)
+    # Directions are those of the sampled train outputs, so each is a mixture of features, and the pooled R² is the
+    # same. Outputs that do not vary are left out.
     bases = {"features": None, "directions": directions(sample.y[~sample.test])}
     parts = []
     for axis, basis in bases.items():

@@ -14,10 +14,7 @@ PLANTED_SEQUENCE = 16  # rows in a sequence of `planted_block`
 
 
 def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], bands: int = 4) -> Int64[Tensor, " n"]:
-    """Band of each token by its frequency among `ids`: 0 the most frequent, bands − 1 the rarest and the unseen.
-
-    Tokens, by falling count, are cut where each band holds about as many of the `ids`.
-    """
+    """Band of each token by its frequency among `ids`: 0 the most frequent, bands − 1 the rarest and the unseen."""
     if bands < 2 or not ids.numel():
         raise InputError(f"cannot cut {ids.numel()} token ids into {bands} bands: give train ids and two bands or more")
     counts = ids.flatten().bincount(minlength=int(tokens.max()) + 1)
@@ -32,11 +29,8 @@ def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], b
 
 
 def planted_block(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_out"], folds: int = 8) -> BlockCapture:
-    """Build a block from given rows, as a capture would keep it, so that the right findings are known.
-
-    Every sixteen rows are a sequence, every fourth sequence is held out, and every four sequences make the next fold;
-    token ids run over 0 … 6.
-    """
+    """Build a block from given rows, as a capture would keep it, so that the right findings are known."""
+    # every sixteen rows are a sequence, every fourth sequence is held out, and every four sequences make the next fold
     row = torch.arange(len(inputs))
     sequence = row // PLANTED_SEQUENCE
     sample = Sample(

@@ -82,14 +82,12 @@ class Layout:
         return replace(self, rows=replace(self.rows, ids=ids), place=place)
 
     def cut_anew(self, length: int, opening: int) -> Layout:
-        """Cut sequences `length` / seq_len times as long; a longer one joins neighbours of the same document fold.
-
-        The `opening` that sequences begin with, one token (a BOS) or none, is put once in front of each new one. If the
-        rest of a sequence does not divide into equal pieces, its last few tokens are dropped.
-        """
+        """Cut sequences `length` / seq_len times as long; a longer one joins neighbours of the same document fold."""
         n, seq_len = self.rows.ids.shape
         new = n * seq_len // length
         pieces = max(1, seq_len // length)
+        # An opening, one token (a BOS) or none, is put once in front of each new sequence. If the rest does not divide
+        # into equal pieces, its last few tokens are dropped.
         end = opening + (seq_len - opening) // pieces * pieces
         ids = self.rows.ids[:, opening:end].reshape(new, -1)
         place = self.place[:, opening:end].reshape(new, -1)

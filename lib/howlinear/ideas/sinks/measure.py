@@ -164,11 +164,8 @@ def _own_r2(train: Moments, test: Moments) -> float:
 
 
 def carrying_share(block: BlockCapture) -> float:
-    """Compute the effective share of rows that R²_lin is about: (Σe)² / (n Σe²) with e = ‖y − ȳ‖², from 1 / n to 1.
-
-    It is 1 if all rows are equally far from the mean output, and k / n if k rows have all of the variance. Heavy rows
-    are counted one by one, all others are estimated from the sample.
-    """
+    """Compute the effective share of rows that R²_lin is about: (Σe)² / (n Σe²) with e = ‖y − ȳ‖², from 1 / n to 1."""
+    # Heavy rows are counted one by one, all others are estimated from the sample.
     everything = sum([*block.train, *block.test])
     heavy, sample = block.heavy_rows(), block.rows()
     of_heavy, of_sample = ((outputs.double() - everything.mean_y).square().sum(1) for outputs in (heavy.y, sample.y))
@@ -205,11 +202,9 @@ def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
 
 
 def _as_kept(first: HeavyRows, heavy: HeavyRows) -> HeavyRows:
-    """Replace those rows at position 0 that the capture kept by its own copies, which match its moments exactly.
-
-    Subtracting from the moments a row of a thousand medians as another pass rounds it would leave an error larger than
-    ordinary rows.
-    """
+    """Replace those rows at position 0 that the capture kept by its own copies, which match its moments exactly."""
+    # Subtracting from the moments a row of a thousand medians as another pass rounds it would leave an error larger
+    # than ordinary rows.
     kept = heavy.position == 0
     x, y = first.x.clone(), first.y.clone()
     x[heavy.sequence[kept]], y[heavy.sequence[kept]] = heavy.x[kept], heavy.y[kept]

@@ -43,11 +43,8 @@ def sunk(
     vector: Float[Tensor, " d"],
     marking: int | None = None,
 ) -> Iterator[PreTrainedModel]:
-    """Plant a sink in two steps, as in trained models: an earlier block marks the token, this one writes.
-
-    The marking block, `marking`, is by default the one before. Without the mark no line could tell the token from
-    others, and the block would be less linear instead of more.
-    """
+    """Plant a sink in two steps, as in trained models: an earlier block marks the token, this one writes."""
+    # without the mark no line could tell the token from others, and the block would be less linear instead of more
     marking = block - 1 if marking is None else marking
     with planted(model, marking, sink(mark)), planted(model, block, sink(vector)):
         yield model

@@ -51,10 +51,7 @@ def vocabulary_moments(
 
 
 def vocabulary_table(model: PreTrainedModel, text: TokenRows, much: TokenRows, blocks: list[int]) -> pd.DataFrame:
-    """Compare lines over the vocabulary, its tokens counted in `much`, with lines fitted to and scored on the text.
-
-    The true R² lies between that of the text's own line on held-out rows and on the rows of the fit.
-    """
+    """Compare lines over the vocabulary, its tokens counted in `much`, with lines fitted to and scored on the text."""
     token, count = much.ids.unique(return_counts=True)
     of_vocabulary = vocabulary_moments(model, token, count, blocks)
     sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]

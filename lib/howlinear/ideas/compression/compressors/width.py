@@ -288,15 +288,12 @@ def narrowed(
 
 @torch.no_grad()
 def compensated(calibration: Calibration, choose: Callable[[Site, Moments], Int64[Tensor, " k"]]) -> PreTrainedModel:
-    """Copy the model, narrowed block after block, each refitted by `ridge` behind the narrow blocks before it (GRAIL).
-
-    The residual streams of all rows pass a layer before any enters the next. They pass it twice: with the whole block,
-    to collect the moments of its hidden units, and with the narrow one. So there are two passes over the text however
-    many blocks there are, and memory holds one stream of all rows and the moments of one block, from which `choose`
-    picks the units to keep.
-    """
+    """Copy the model, narrowed block after block, each refitted by `ridge` behind those before it (GRAIL)."""
     model = calibration.model
     site_of = {site.block: site for site in sites(model)}
+    # The residual streams of all rows pass a layer before any enters the next. They pass it twice: with the whole
+    # block, to collect the moments of its hidden units, and with the narrow one. So there are two passes over the text
+    # however many blocks there are, and memory holds one stream of all rows and the moments of one block.
     text = Layerwise(model, calibration.ids.split(max(1, calibration.batch_size // 2)))
     thin: dict[int, nn.Module] = {}
     for number in tqdm(range(len(text.layers)), disable=not calibration.progress, unit="block"):
