@@ -99,14 +99,7 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
 
 
 def control(blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps: int = 2_000) -> pd.DataFrame:
-    """Train a control on several blocks at once, independently and from the same start.
-
-    The paper takes 8,000 steps and reports the last. On a sample of a few thousand rows that would be memorisation, so
-    the step that does best on a train fold kept apart is scored.
-
-    Returns:
-        Table `controls` by block, on held-out rows; the interval of `r2` leaves out held-out folds and keeps the fit.
-    """
+    """Train a control on several blocks at once, independently and from the same start; table `controls` by block."""
     if kind not in CONTROLS or steps < EVERY:
         raise InputError(f"no control {kind!r} of {steps} steps: one of {', '.join(CONTROLS)}, {EVERY} steps or more")
     rows = [residual_rows(kept) for kept in blocks.values()]
@@ -115,6 +108,8 @@ def control(blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps
     y = torch.stack([of_block.y for of_block in rows])
 
     generator = torch.Generator().manual_seed(0)
+    # The paper takes 8,000 steps and reports the last. On a few thousand rows that would be memorisation, so the step
+    # that does best on a train fold kept apart is scored.
     products = rank if kind == "poly2x" else 0
     model = _TwoLayers(len(rows), x.shape[2], y.shape[2], products, generator)
     optimiser = AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)

@@ -53,10 +53,7 @@ VERDICTS = [
 
 
 def evaluate(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
-    """Judge claims on a folder of results, as `paths.results("minis")`: a row per claim and model.
-
-    A claim that belongs to no single model, or that no model can test, has one row, under the name `TOGETHER`.
-    """
+    """Judge claims on a folder of results: a row per claim and model, or under `TOGETHER` if it belongs to none."""
     read = cache(lambda stem: tables.read(results / stem) if (results / stem).is_dir() else None)
     rows = []
     for claim in claims:

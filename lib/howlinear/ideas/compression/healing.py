@@ -110,12 +110,7 @@ def healed_beside(
     steps: int,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Heal several models alike (name → model), and compare each with the first, which must be the original.
-
-    Returns:
-        A row per model, of its perplexity over the original's: `ratio`, both before healing; after healing, over the
-        original's before (`healed`) and after healing (`behind`), with intervals over document folds.
-    """
+    """Heal several models alike (name → model), and compare each with the first, which must be the original."""
     scored = held_out(text)
     original: tuple[Tensor, Tensor] | None = None  # losses of the first model as it is, and healed
     rows = []

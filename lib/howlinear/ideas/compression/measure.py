@@ -1,4 +1,4 @@
-"""The tables that notebook 06 records, each with all its models.
+"""The tables that notebook 06 records, each with all its models; `files/columns.yaml` says what a column means.
 
 A model that predicts no next token has no loss, so no swap in it has a cost: it is in none of these tables, and if no
 model has a loss they are empty.

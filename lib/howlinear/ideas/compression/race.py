@@ -94,14 +94,7 @@ def race(
     shares: Sequence[float],
     texts: Mapping[str, TokenRows],
 ) -> pd.DataFrame:
-    """Compress a model in several ways to several sizes, and measure what is left on held-out text.
-
-    Returns:
-        A row per text (`corpus`), compressor (`method`) and `share` that a copy may hold: `kept`, the share it holds;
-        `perplexity_after`; `ratio` of that to the whole model's perplexity and `delta`, their difference, each with a
-        95 % interval paired over document folds; `over_first`, the ratio to the perplexity of the first compressor at
-        the same share, also with an interval; and `why` the compressor made no copy, in which case all else is empty.
-    """
+    """Compress a model in several ways to several sizes, and measure what is left on held-out text; table `race`."""
     scored = {name: held_out(text) for name, text in texts.items()}
     before = {name: losses(model, sequences) for name, sequences in scored.items()}
     whole = parameters(model)

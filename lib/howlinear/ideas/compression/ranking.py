@@ -42,13 +42,7 @@ def block_costs(
     maps: Mapping[int, AffineMap],
     text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
-    """Measure the cost of replacing each block alone, by its map and by its mean output.
-
-    Returns:
-        A row per block: `r2` of the map; `ablation`, the cost of the mean in nats per token; `recovered`, the share of
-        that cost which the map saves, with its interval, NaN if the interval of `ablation` reaches 0; and the cost of
-        the map, see `costs.cost`.
-    """
+    """Measure the cost of replacing each block alone, by its map and by its mean output; part of table `blocks`."""
     means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
     scored = held_out(text)
     swaps = {
@@ -74,14 +68,9 @@ def recovered(
     ablated: Float[Tensor, " n"],
     fold: Int64[Tensor, " n"] | None = None,
 ) -> Estimate | None:
-    """Compute the loss recovered, 1 − (L_swapped − L) / (L_ablated − L), in nats: 1 is lossless, 0 as bad as a mean.
-
-    This tells a block that is cheap to replace from one that does little: both have a small ΔPPL, but only the first
-    recovers the loss.
-
-    Returns:
-        The share, with a jackknife over document folds; None if the interval of the ablation's cost reaches 0.
-    """
+    """Compute the loss recovered, 1 − (L_swapped − L) / (L_ablated − L); None if the ablation may cost nothing."""
+    # it tells a block that is cheap to replace from one that does little: both have a small ΔPPL, only the first
+    # recovers
     line = (swapped - base).numpy()
     mean = (ablated - base).numpy()
     places = np.arange(len(base)) if fold is None else fold.numpy()
@@ -114,13 +103,7 @@ def set_costs(
 
 
 def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineMap]) -> pd.DataFrame:
-    """Find the maps that rest on a few massive rows (`instrument.massive`) and say nothing of all others.
-
-    Returns:
-        A row per block that has massive rows: `block`, the number of `massive_rows`; on held-out ordinary rows, R² of
-        the block's map, `r2_ordinary`, and of a map fitted to ordinary rows, `r2_own`; and whether the map `rests` on
-        the massive rows, see `RESTS`.
-    """
+    """Find the maps that rest on a few massive rows and say nothing of all others; a row per block that has some."""
     rows = []
     for block, captured in blocks.items():
         count = len(captured.massive())

@@ -375,13 +375,7 @@ def measure(
     ids: Int64[Tensor, "n seq_len"],
     few: Int64[Tensor, "m seq_len"],
 ) -> pd.DataFrame:
-    """Measure the signals of each block before it is replaced, on the training side.
-
-    Returns:
-        A row per block: `residual`, `residual_over_stream`, `price` and `price_paired`, see `Price`; `block_influence`,
-        `sublayer_cosine` and `cca_bound`, NaN where the FFN does not add to a stream that a norm before it reads; and
-        `replace_one`, what the swap costs on `few` in nats per token.
-    """
+    """Measure the signals of each block before it is replaced, on the training side; part of table `blocks`."""
     of_block = {}
     for block in maps:
         of_block[block] = {
@@ -397,7 +391,7 @@ def measure(
         table["block_influence"] = pd.Series(turned.influence.tolist(), blocks)
         table["sublayer_cosine"] = pd.Series(turned.ffn.tolist(), blocks)
         table["cca_bound"] = pd.Series(cca_bounds(model, ids))
-    except NoPreNormError:
+    except NoPreNormError:  # the FFN does not add to a stream that a norm before it reads
         table[["block_influence", "sublayer_cosine", "cca_bound"]] = float("nan")
     table["replace_one"] = pd.Series(replace_one(model, maps, few))
     return table

@@ -42,18 +42,16 @@ class Colour:
 
 
 def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int | None = None) -> Float[Tensor, "n d"]:
-    """Recolour rows: whiten them, then give them the target's mean and covariance.
-
-    Covariances do not determine how to rotate white rows. By default they are rotated as little as the two sets of null
-    directions allow (the polar factor; without null directions, not at all), in coordinates scaled to unit variance.
-    Null directions of the target stay null; if the source has fewer directions, some of the target's stay empty.
-    """
+    """Recolour rows: whiten them, then give them the target's mean and covariance."""
     width = len(source.mean)
     directions = source.vectors.T
     if turn is not None:
         generator = torch.Generator().manual_seed(turn)
         random = torch.randn(width, width, generator=generator, dtype=torch.float64)
         directions = directions @ torch.linalg.qr(random).Q
+    # Covariances do not determine how to rotate white rows. They are rotated as little as the two sets of null
+    # directions allow, in coordinates scaled to unit variance. Null directions of the target stay null; if the source
+    # has fewer directions, some of the target's stay empty.
     # Q, the rotation nearest to (source directions)ᵀ (target directions): its polar factor
     left, _, right = torch.linalg.svd(directions @ target.vectors, full_matrices=False)
     rotated_root = left @ (right @ target.root)

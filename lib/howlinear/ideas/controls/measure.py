@@ -154,11 +154,7 @@ def alike(captures: Mapping[str, Blocks]) -> list[str]:
 
 
 def transplants(captures: Mapping[str, Blocks], ffns: Mapping[str, Ffns], three_way_every: int = 1) -> pd.DataFrame:
-    """Send rows of one model, with the mean and covariance of another, through the weights of a third, block by block.
-
-    Returns:
-        block; the models that shape, colour and weights are of; r2. No row if no two models are `alike`.
-    """
+    """Send rows of one model, in the mean and covariance of another, through the weights of a third, block by block."""
     names = alike(captures)
     found = []
     blocks = captures[names[0]] if names else ()

@@ -60,12 +60,7 @@ def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, T
 
 
 def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
-    """Fit one block on each corpus, score every map on every corpus, and compare the maps; for one corpus R²_lin alone.
-
-    The interval of R²_AB leaves out train folds of A, then held-out folds of B. That of a drop leaves out train folds
-    of A, of B, then held-out folds of B from both terms at once. That of a likeness leaves out train folds of either,
-    and takes the metric as given: the pooled held-out inputs of the two corpora.
-    """
+    """Fit one block on each corpus, score every map on every corpus, and compare the maps."""
     _check(captured)
     corpora = tuple(captured)
     maps = {corpus: fit_folds(block.train) for corpus, block in captured.items()}
@@ -84,6 +79,7 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     likenesses = {}
     expected = {}
     for one, other in combinations(corpora, 2):
+        # the interval of a likeness takes the metric as given: the pooled held-out inputs of the two corpora
         metric = held_out[one] + held_out[other]
         likenesses[one, other] = likenesses[other, one] = _likeness(maps[one], maps[other], metric)
         # √(s_A s_B): noise alone would bring the cosine down to this

@@ -26,14 +26,7 @@ from howlinear.core.ceilings import AffineMap, check_rows, decompose, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.degrees.nested import (
-    CHUNK,
-    add_features,
-    ascends,
-    left_out_r2,
-    nested,
-    prefix_maps,
-)
+from howlinear.ideas.degrees.nested import CHUNK, add_features, ascends, left_out_r2, nested, prefix_maps
 from howlinear.instrument.capture import BlockCapture, Sample
 
 Kernel = Callable[[Tensor, Tensor], np.ndarray]
@@ -74,12 +67,7 @@ def learning_curve(
     rows: Sequence[int],
     ridges: Sequence[float] = KERNEL_RIDGES,
 ) -> list[Learned]:
-    """Fit the residuals of the line by kernel ridge regression, on more and more train rows.
-
-    The line is fitted on all train rows. Inputs are centred, scaled to unit variance, and divided by √d. The first
-    train fold chooses the ridge and is never fitted on. To save time, the last number of rows takes the ridge of the
-    one before, so let the numbers grow by a factor of about two. Both leave R² a little low.
-    """
+    """Fit the residuals of the line by kernel ridge regression, on more and more train rows."""
     sample = captured.rows_in_folds()
     validation, order = split_train(sample, rows)
     moments = sum(captured.train)
@@ -92,43 +80,29 @@ def learning_curve(
     scaled = centred * inputs.scale * (moments.n / moments.d_in) ** 0.5
     held_out = sample.folds(test=True)
     truth = [sample.y[index] for index in held_out]
+    # the last number of rows takes the ridge of the one before, so let the numbers grow by a factor of about two
     curve = []
     for n in rows:
         used = order[:n]
-        candidates = ridges_to_try(ridges, rows, curve)
-        regression, ridge = _fit_kernel(scaled, left, used, validation, kernel, candidates)
+        gram = kernel(scaled[used], scaled[used])
+        beside = kernel(scaled[validation], scaled[used])
+        level = gram.diagonal().mean()
+        regressions = {}
+        errors = {}
+        for ridge in ridges_to_try(ridges, rows, curve):
+            # α = (K + λI)⁻¹ Y
+            regressions[ridge] = KernelRidge(alpha=ridge * level, kernel="precomputed")
+            regressions[ridge].fit(gram, left[used].numpy())
+            error = left[validation].numpy() - regressions[ridge].predict(beside)
+            errors[ridge] = np.square(error).sum()
+        best = min(errors, key=errors.get)
         guess = []
         for index in held_out:
             beside = kernel(scaled[index], scaled[used])
-            added = torch.from_numpy(regression.predict(beside))
+            added = torch.from_numpy(regressions[best].predict(beside))
             guess.append(line(sample.x[index].double()) + added)
-        curve.append(Learned(n, score(truth, guess), ridge))
+        curve.append(Learned(n, score(truth, guess), best))
     return curve
-
-
-def _fit_kernel(
-    scaled: Float[Tensor, "n d"],
-    left: Float[Tensor, "n d_out"],
-    used: Int64[Tensor, " k"],
-    validation: Int64[Tensor, " v"],
-    kernel: Kernel,
-    ridges: Sequence[float],
-) -> tuple[KernelRidge, float]:
-    """Fit with each ridge; return the regression with the least error on the validation rows, and its ridge."""
-    gram = kernel(scaled[used], scaled[used])
-    beside = kernel(scaled[validation], scaled[used])
-    level = gram.diagonal().mean()
-    regressions = {}
-    errors = {}
-    for ridge in ridges:
-        # α = (K + λI)⁻¹ Y
-        regression = KernelRidge(alpha=ridge * level, kernel="precomputed")
-        regression.fit(gram, left[used].numpy())
-        error = left[validation].numpy() - regression.predict(beside)
-        regressions[ridge] = regression
-        errors[ridge] = np.square(error).sum()
-    best = min(errors, key=errors.get)
-    return regressions[best], best
 
 
 # On many rows, written down

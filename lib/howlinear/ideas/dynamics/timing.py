@@ -116,12 +116,7 @@ def _passage(
 
 
 def lag(trajectory: Trajectory, share: float = 0.9, patience: int = 2) -> Float[np.ndarray, "3 blocks"]:
-    """Compute by how many doublings of the step R²_lin settles later than the loss; negative if earlier.
-
-    Returns:
-        Per block log2 of the ratio of (1 + step), and its least and greatest value given the measured steps on either
-        side: values, lower and upper ends. NaN for a block that never left its initial value.
-    """
+    """Compute how many doublings of the step R²_lin settles after the loss, and the least and greatest this may be."""
     r2 = settling(trajectory.steps, trajectory.r2, share)
     loss = settling(trajectory.steps, trajectory.loss[:, None], share)
     doublings = np.log2(
@@ -131,6 +126,7 @@ def lag(trajectory: Trajectory, share: float = 0.9, patience: int = 2) -> Float[
             (1 + r2.by) / (1 + loss.after),
         ]
     )
+    # NaN for a block that never left its initial value
     never_left = departures(trajectory, patience).first_side == 0
     return np.where(never_left, np.nan, doublings)
 

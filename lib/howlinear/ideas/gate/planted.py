@@ -66,11 +66,7 @@ def draw_halves(rows: BlockRows, seed: int = 0) -> dict[str, Straight]:
 
 @torch.no_grad()
 def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 0) -> pd.DataFrame:
-    """Measure what gate, oracle and random find in a block of a causal model that is straight on half of its tokens.
-
-    Returns:
-        `measure.cost_table` by `case`, with `right` (see `straight_shares`), `score_r2` and the `limit` of the rise.
-    """
+    """Measure what gate, oracle and random find in a block that is straight on half of its tokens; a row per case."""
     (site,) = sites(model, [block])
     ffn = ffn_module(model, site)
     own = block_rows(model, parts.fitting, [block])[block]

@@ -50,26 +50,21 @@ def baseline(problem: Problem, optimiser: str = "AdamW", steps: int = 3_000, see
 
 
 def planted(n: int = 8_000, d: int = 64, condition: float = 1e4, seed: int = 0) -> tuple[Problem, float]:
-    """Plant an ill-conditioned problem of known R²: all directions of the inputs explain equal parts of the output.
-
-    The loudness of directions falls by a factor `condition`; y = z V + noise, with z the whitened inputs and V
-    orthogonal, and one output feature ten times as loud as the others (a hundred times their variance).
-
-    Returns:
-        The problem, and the R² of the exact map in the limit.
-    """
+    """Plant an ill-conditioned problem whose directions explain equal parts; return it and R² of the exact map."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Float[Tensor, "*shape"]:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
+    # the loudness of directions falls by a factor `condition`, and y = z V + noise, with z the whitened inputs and V
+    # orthogonal
     mixing = torch.linalg.qr(normal(d, d)).Q
     readout = torch.linalg.qr(normal(d, d)).Q
     loudness = torch.logspace(0, -float(torch.tensor(condition).log10()), d, dtype=torch.float64)
     z = normal(n, d)
     x = ((z * loudness) @ mixing).float()
     y = (1 - NOISE) ** 0.5 * (z @ readout) + NOISE**0.5 * normal(n, d)
-    y[:, 0] *= 10
+    y[:, 0] *= 10  # one feature is ten times as loud as the others
     y = y.float()
     folds = [Moments(d, d).update(*rows) for rows in zip(x.chunk(8), y.chunk(8), strict=True)]
     used = 3 * n // 8

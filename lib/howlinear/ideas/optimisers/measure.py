@@ -29,13 +29,7 @@ Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
 def valley(
     inputs: Float[Tensor, "n 2"], outputs: Float[Tensor, "n 1"], steps: Sequence[int]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Map the loss of a problem of two weights, raw and standardised, and the path of gradient descent on it.
-
-    Returns:
-        The map, a row per point: `scaling`, `first` and `second` (the weights), `unlearned` (the share of the output's
-        variance that the best line explains and this one does not); and the path, a row per step: `scaling`, `step`,
-        `first`, `second`.
-    """
+    """Map the loss of a problem of two weights, raw and standardised, and gradient descent on it, a row per step."""
     surfaces = []
     walks = []
     raw = Moments(2, 1).update(inputs, outputs)

@@ -37,10 +37,6 @@ class Recipe:
     dtype: torch.dtype = torch.float32  # of rows and weights
 
 
-def _momentum(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
-    return [SGD([weight, bias], lr=rate, momentum=0.9)]
-
-
 def _muon(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
     # Muon is for matrices only: the bias goes to Adam, as its authors advise. No decay, which would bias W.
     return [Muon([weight], lr=rate, weight_decay=0.0), Adam([bias], lr=rate)]
@@ -52,7 +48,9 @@ def _lbfgs(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
 
 OPTIMISERS = {
     "SGD": Recipe(lambda weight, bias, rate: [SGD([weight, bias], lr=rate)], (0.2, 0.6, 1.2, 1.9), relative=True),
-    "momentum": Recipe(_momentum, (0.1, 0.3, 1.0, 3.0), relative=True),
+    "momentum": Recipe(
+        lambda weight, bias, rate: [SGD([weight, bias], lr=rate, momentum=0.9)], (0.1, 0.3, 1.0, 3.0), relative=True
+    ),
     "Adam": Recipe(lambda weight, bias, rate: [Adam([weight, bias], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
     "AdamW": Recipe(lambda weight, bias, rate: [AdamW([weight, bias], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
     "Muon": Recipe(_muon, (0.03, 0.1, 0.3)),
@@ -108,7 +106,9 @@ def train(
     if whole:
         progress = _whole_passes(layer, optimisers[0], steps, batch)
     else:
-        progress = _steps(layer, optimisers, _batches(len(x), batch, steps, seed), steps if decay else None)
+        every_row = repeat(slice(None), steps)  # in their order
+        batches = every_row if batch == len(x) else shuffled_batches(len(x), batch, steps, seed)
+        progress = _steps(layer, optimisers, batches, steps if decay else None)
     scores: dict[int, float] = {}
     for step in progress:
         if whole or step in at or step >= steps:
@@ -185,10 +185,3 @@ def _whole_passes(layer: _Layer, optimiser: Optimizer, steps: int, batch: int) -
     while passes * len(layer.x) < steps * batch:
         optimiser.step(closure)
         yield round(passes * len(layer.x) / batch)
-
-
-def _batches(size: int, batch: int, steps: int, seed: int) -> Iterator[Tensor | slice]:
-    """Iterate over the row numbers of each step; all rows, in their order, if a batch is all of them."""
-    if batch == size:
-        return repeat(slice(None), steps)
-    return shuffled_batches(size, batch, steps, seed)

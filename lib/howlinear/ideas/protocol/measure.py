@@ -51,13 +51,8 @@ def survey(
     memory: int = MEMORY,
     blocks: Iterable[int] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Measure some blocks of a model, all by default, under every combination of choices.
-
-    Returns:
-        `universes`, a row per block and combination of `CHOICES`, with only the `compared` factors and the largest for
-        the number of rows; `folds` of each named protocol, see `fold_rows`; and for the last of `seq_lens`, `curves`
-        over growing numbers of rows, and `splits`, R² with the most rows under each split, `RUNS` included.
-    """
+    """Make the tables of some blocks of a model, all by default, under every combination of choices."""
+    # Curves and splits are of the last of `seq_lens`; the number of rows takes the compared factors and the largest.
     universes, curves, folds, splits = [], [], [], []
     for split, seq_len in product(SPLITS, seq_lens):
         layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)

@@ -18,10 +18,7 @@ ORDINARY, HEAVY = 120, 80
 
 
 def points_along_first(block: BlockCapture) -> pd.DataFrame:
-    """Pair held-out outputs with the line's answers, along the direction in which outputs vary most.
-
-    Both are about the mean output, in standard deviations there; `medians` is the output's norm over the median norm.
-    """
+    """Pair held-out outputs with the line's answers, along the direction in which outputs vary most."""
     line, _ = fit(Moments.total(block.train))
     variances, directions = torch.linalg.eigh(block.outputs.sxx / block.outputs.n)
     first = directions[:, -1]
@@ -34,6 +31,7 @@ def points_along_first(block: BlockCapture) -> pd.DataFrame:
     x = torch.cat([sample.x[ordinary][:ORDINARY], heavy.x[heavy.test][:HEAVY]]).double()
     y = torch.cat([sample.y[ordinary][:ORDINARY], heavy.y[heavy.test][:HEAVY]]).double()
 
+    # about the mean output, in standard deviations along that direction
     answer, output = ((rows - block.outputs.mean_x) @ first / variances[-1].sqrt() for rows in (line(x), y))
     medians = torch.linalg.vector_norm(y, dim=1) / median
     columns = {"answer": answer, "output": output, "medians": medians}

@@ -94,14 +94,7 @@ def survey(
     blocks: Sequence[int],
     at_once: int = 12,
 ) -> dict[str, pd.DataFrame]:
-    """Split the rows of every block by token, on every text; lines are transferred from the first text to the others.
-
-    Tables call the model `model` and its weights `weights`, `TRAINED` or e.g. `fresh`; the sums of `at_once` blocks are
-    held in memory together.
-
-    Returns:
-        Tables `blocks` and `transfer`; for the first text also `kinds` and, with trained weights, `tables`.
-    """
+    """Split the rows of every block by token, on every text; carry lines from the first text to the others."""
     main = next(iter(texts))
     maps: dict[int, FoldMaps] = {}  # fitted on the first text
     tables: dict[str, list[dict]] = {"blocks": [], "tables": [], "kinds": [], "transfer": []}
