@@ -107,11 +107,7 @@ def _is_ordinary(kept: BlockCapture) -> Tensor:
 
 
 def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFrame:
-    """Table `correlations`: 1 − R²_lin, what the line leaves, with the column of a view, over a model's blocks.
-
-    Models are kept apart, since they differ in level. `p` is how often a shuffled pairing correlates as strongly. If r
-    is undefined, because nothing varies or there are too few blocks, all cells are empty.
-    """
+    """Table `correlations`: what the line leaves with the column of a view, over the blocks of each model."""
     rows = []
     for view, table in views.items():
         column, *_ = view.split()
@@ -123,6 +119,7 @@ def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFr
             except InputError:
                 rows.append(row)
                 continue
+            # p is how often a shuffled pairing correlates as strongly
             shuffles = PermutationMethod(n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
             row |= found.r.columns("r") | {"p": pearsonr(left, gained, method=shuffles).pvalue}
             rows.append(row | {"inner": found.inner, "lowest": found.lowest, "highest": found.highest})

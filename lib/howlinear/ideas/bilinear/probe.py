@@ -198,10 +198,7 @@ class _EarlyStopping:
 
 
 class _Projected:
-    """Share of the residual left by the best readout for given A and B, and its gradient.
-
-    The gradient takes U as constant: at the best U the loss does not change with it to first order (envelope theorem).
-    """
+    """Share of the residual left by the best readout for given A and B, and its gradient."""
 
     def __init__(self, z: Float[Tensor, "n d"], e: Float[Tensor, "n d_out"], rank: int):
         n, d = z.shape
@@ -238,7 +235,8 @@ class _Projected:
         explained = float((readout * cross).sum())
         readout = readout.to(self.z)
 
-        # ∂½‖e − F U‖² / ∂products = −(I − S)(e − F U) Uᵀ, and by the product rule back to A and B
+        # ∂½‖e − F U‖² / ∂products = −(I − S)(e − F U) Uᵀ, and by the product rule back to A and B. U is taken as
+        # constant: at the best U the loss does not change with it to first order (envelope theorem)
         back = self.e @ readout.T - features @ (readout @ readout.T)
         back = back - self.basis @ (self.basis.T @ back)
         gradient = self.z.T @ torch.cat([back * right, back * left], 1)

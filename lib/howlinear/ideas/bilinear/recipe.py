@@ -117,11 +117,7 @@ def papers_gain(
     seed: int = 0,
     start: Products | None = None,
 ) -> float:
-    """Measure the recipe's gain on one block by the paper's own protocol, in R² about one scalar mean.
-
-    Rows before `cut` are trained on; those from `cut` on are scored and choose the evaluation. The paper draws batches
-    with seed 0 and does not seed its start; here `seed` decides the start, unless one is given.
-    """
+    """Measure the recipe's gain on one block by the paper's own protocol, scored and chosen on rows from `cut` on."""
     used = torch.arange(cut)
     held_out = torch.arange(cut, len(x))
     e = _left_by_line(x, y, used)
@@ -130,6 +126,7 @@ def papers_gain(
     outputs = y[cut:].double()
     total = (outputs - outputs.mean()).square().sum()
     judge = (held_out, total[None])
+    # the paper draws batches with seed 0 and does not seed its start
     batches = torch.Generator().manual_seed(0)
     (gains,) = _train(start, x[None], e[None], used, [judge], steps, batches)
     (gain,) = _gains_at(gains, chosen_by=gains)

@@ -198,12 +198,7 @@ def allocate_units(
 
 
 def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[int, int]:
-    """Choose a size for every block, of the least total price within a budget.
-
-    Returns:
-        Block → the row of its size in its table. Exact if the saving is at most `CELLS` times the common divisor of
-        what the sizes save; beyond that every block may save up to one part in `CELLS` more than is counted for it.
-    """
+    """Choose a size for every block, of the least total price within a budget: block → its row in its table."""
     whole = sum(int(table["parameters"].max()) for table in options.values())
     smallest = sum(int(table["parameters"].min()) for table in options.values())
     if smallest > budget:
@@ -213,6 +208,8 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
     for block, table in options.items():
         sizes = table["parameters"].to_numpy()
         savings[block] = sizes.max() - sizes
+    # Exact if the saving is at most `CELLS` times the common divisor of what the sizes save; beyond that every block
+    # may save up to one part in `CELLS` more than is counted for it.
     # the knapsack is filled in cells of the common divisor of all savings, or of coarser ones
     divisor = int(np.gcd.reduce(np.concatenate(list(savings.values()))))
     cell = max(1, divisor, to_save // CELLS)

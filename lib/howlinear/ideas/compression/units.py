@@ -245,17 +245,12 @@ def choose_ridge(
     metric: Float[Tensor, "d d"],
     centred: bool,
 ) -> float:
-    """Choose the ridge with which a readout fitted on one half of the text costs least on the other, and vice versa.
-
-    Ridges are tried with the loudest units, `TRIED_SHARE` of all: those of the largest variance times squared readout,
-    a choice that needs no regression. The whole text has twice the rows of a half, so it takes half of the ridge.
-
-    Returns:
-        One of `RIDGES`, halved; or the least of them as it is, if it costs least or a half has no rows.
-    """
+    """Choose the ridge with which a readout fitted on one half of the text costs least on the other, and vice versa."""
     if not all(half[-1, -1] > 0 for half in halves):
         return RIDGES[0]
     first, second = halves
+    # Ridges are tried with the loudest units: those of the largest variance times squared readout, a choice that needs
+    # no regression. The whole text has twice the rows of a half, so it takes half of the ridge.
     weight = readout.weight @ root_of(metric)
     variance = covariance_of(first + second, centred).diagonal()
     loudness = variance * weight.square().sum(1)
@@ -298,14 +293,9 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -
 
 
 def sweep_units(matrix: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sweep a symmetric matrix P and rows β by one unit after the other, each time that of the least ‖β_j‖² / P_jj.
-
-    A rank-one change of P and β for every unit would move both through memory each time; so changes are collected,
-    P − L Lᵀ and β − L W, and only the row needed next is brought up to date, until there are `PANEL` of them.
-
-    Returns:
-        The units in order of removal, and ‖β_j‖² / P_jj of each at its removal, both of shape (m,).
-    """
+    """Remove units of a symmetric P and rows β in turn, each of the least ‖β_j‖² / P_jj; return them and that."""
+    # A rank-one change of P and β for every unit would move both through memory each time; so changes are collected, P
+    # − L Lᵀ and β − L W, and only the row needed next is brought up to date, until there are `PANEL` of them.
     units = np.arange(len(matrix))
     order = []
     ratios = []

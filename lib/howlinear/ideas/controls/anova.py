@@ -30,18 +30,13 @@ Profiles = Float[np.ndarray, "blocks ..."]  # R²: an axis of blocks, then one p
 
 
 def anova(table: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
-    """Analyse the variance of a balanced set of profiles, in each block, summed over blocks.
-
-    What all profiles share is left out: shares are of the differences between them. The interval is from a bootstrap
-    over blocks; neighbouring blocks are alike, so it is on the narrow side.
-
-    Returns:
-        A row of table `effects` per effect, those of one factor first; an interaction is called `a × b`. Its degrees of
-        freedom over those of all effects are the share that pure noise would have.
-    """
+    """Analyse the variance of a balanced set of profiles in each block, summed over blocks; table `effects`."""
     profiles = _as_array(table, factors)
     squares, freedom = _sums_of_squares(profiles, factors)
     by_block = np.stack(list(squares.values()))  # (effects, blocks)
+    # What all profiles share is left out. The interval is from a bootstrap over blocks; neighbouring blocks are alike,
+    # so it is on the narrow side. Degrees of freedom over those of all effects are the share that pure noise would
+    # have.
     shares = by_block.sum(1) / by_block.sum()
     low, high = _bootstrap_shares(by_block)
     return pd.DataFrame(

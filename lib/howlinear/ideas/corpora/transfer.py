@@ -122,17 +122,15 @@ def _drop(home: Scores, there: Scores) -> Estimate:
 
 
 def likeness(one: AffineMap, other: AffineMap, moments: Moments) -> float:
-    """Cosine of two maps, ⟨W, V⟩ / ‖W‖‖V‖ with ⟨W, V⟩ = tr(Wᵀ Sxx V): 1 for the same map, 0 for unrelated ones.
-
-    It is the correlation, pooled over features, of what the two maps predict on the rows in `moments`: neither the
-    directions that those rows do not visit nor the biases count.
-    """
+    """Cosine of two maps, ⟨W, V⟩ / ‖W‖‖V‖ with ⟨W, V⟩ = tr(Wᵀ Sxx V): 1 for the same map, 0 for unrelated ones."""
     shapes = [tuple(affine.weight.shape) for affine in (one, other)]
     if shapes[0] != shapes[1] or shapes[0][0] != moments.d_in:
         raise InputError(f"maps of shape {shapes[0]} and {shapes[1]} on {moments.d_in} inputs cannot be likened")
     squared_norms = _inner(one.weight, one.weight, moments) * _inner(other.weight, other.weight, moments)
     if not squared_norms > 0:
         raise InputError("a map is constant on these rows, so it is like no other: was it fitted on varying outputs?")
+    # it is the correlation, pooled over features, of what the maps predict: neither directions that no row visits nor
+    # biases count
     return _inner(one.weight, other.weight, moments) / squared_norms**0.5
 
 

@@ -101,11 +101,8 @@ def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool 
 
 
 def degrees(captured: BlockCapture, block: Hidden, degree: int = 4) -> pd.DataFrame:
-    """Compute the degree spectrum of a block, a row per degree: R² of the line, then with degrees 2, 3, … added.
-
-    The first is R²_lin on the sampled rows. The intervals take the neurons' polynomials, a few numbers each, as given.
-    """
-    polynomials = features(captured, block, degree)
+    """Compute the degree spectrum of a block, a row per degree: R² of the line, then with degrees 2, 3, … added."""
+    polynomials = features(captured, block, degree)  # a few numbers for each neuron; intervals take them as given
     return nested(captured, polynomials, polynomials.sizes)
 
 

@@ -73,14 +73,12 @@ def _begin(side: Int[np.ndarray, " n"], patience: int) -> int | None:
 
 
 def settling(steps: Int[np.ndarray, " n"], values: Float[np.ndarray, "n curves"], share: float = 0.9) -> Passage:
-    """Find when each curve settled: from then on it stays within (1 − share) of its range around its last value.
-
-    This is the settling time of control theory. The range is highest minus lowest: for a curve that only rises or
-    falls, it settles after `share` of its way. For a curve that turns, the *net* change may be zero and the *total*
-    variation would count every wobble as progress; the range avoids both. A constant curve is settled from the start.
-    """
+    """Find when each curve settled: from then on it stays within (1 − share) of its range around its last value."""
     if not 0 < share < 1:
         raise InputError(f"the share must lie between 0 and 1, got {share}")
+    # This is the settling time of control theory. The range is highest minus lowest: for a curve that only rises or
+    # falls, it settles after `share` of its way. For a curve that turns, the net change may be zero and the total
+    # variation would count every wobble as progress; the range avoids both.
     band = (1 - share) * np.ptp(values, axis=0)
     off = values - values[-1]
     outside = np.abs(off) > band

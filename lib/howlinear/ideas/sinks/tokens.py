@@ -78,20 +78,15 @@ def token_table(
 
 
 def flow_table(looks: Looks) -> pd.DataFrame:
-    """Tabulate which blocks write massive outputs and which remove them; table `flow`, a row per block that has some.
-
-    A block can only add to what was written before it, or remove it. So each is compared with its writer: among the
-    earlier blocks that remove nothing, the one whose massive outputs have the largest sum.
-
-    Its role is "writes most" (the largest sum of the model), "writes first" (no writer before it), "adds" or "takes
-    away" (its cosine with the writer is beyond `ALIGNED`), or "elsewhere".
-    """
+    """Tabulate which blocks write massive outputs and which remove them; table `flow`, a row per block with some."""
     rows = []
     massive = _massive_rows(looks)
     for model in dict.fromkeys(model for model, _ in massive):
         of_model = {block: heavy for (name, block), heavy in sorted(massive.items()) if name == model}
         sums = {block: float(heavy.y.double().sum(0).norm()) for block, heavy in of_model.items()}
         most = max(sums, key=sums.__getitem__)
+        # A block can only add to what was written before it, or remove it. So each is compared with its writer: among
+        # the earlier blocks that remove nothing, the one whose massive outputs have the largest sum.
         before: list[int] = []  # earlier blocks that remove nothing
         for block, heavy in of_model.items():
             writer = max(before, key=sums.__getitem__, default=None)

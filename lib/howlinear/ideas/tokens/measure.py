@@ -48,11 +48,8 @@ class Sides:
         self.maps = fit_folds(list(self.train.rows.values()))
 
     def r2_of(self, fitted: Callable[..., Table], previous: bool = False) -> Estimate:
-        """Estimate held-out R² of a table, with an interval over train folds (left out of the fit) and held-out folds.
-
-        `fitted` makes the table from a train side, as `table_alone` does; refits get the penalty of the whole fit. With
-        `previous`, rows are summed by the token before.
-        """
+        """Estimate held-out R² of the table that `fitted` makes; refits get the whole fit's penalty."""
+        # sums by the token before, or by the own one
         train, held_out = self.previous if previous else (self.train, self.held_out)
         whole = fitted(train)
         refitted = [fitted(train.without(fold), whole.penalty).r2(held_out) for fold in train.rows]
