@@ -28,7 +28,8 @@ def cloud(
     """Tabulate rows as points of a scatter plot, with the means of `across` and `up` in each of ten equal slices."""
     if len(across) < SLICES:
         raise InputError(f"{len(across)} rows for {SLICES} slices: give more rows")
-    table = pd.DataFrame({"across": across[:, 0].numpy(), "up": up[:, 0].numpy(), "line": line[:, 0].numpy()})
+    columns = {"across": across, "up": up, "line": line}
+    table = pd.DataFrame({name: column[:, 0].numpy() for name, column in columns.items()})
     order = table["across"].rank(method="first")
     slices = table.groupby(pd.qcut(order, SLICES, labels=False))
     table["middle"] = slices["across"].transform("mean")
@@ -55,5 +56,6 @@ def toy_neuron(bend: float, width: float, centre: float = 0.0) -> Toy:
     y = x * expit(bend * x)
     slope, intercept = np.polyfit(x, y, 1)
     line = slope * x + intercept
-    r2 = 1 - np.square(y - line).sum() / np.square(y - y.mean()).sum()
+    left = np.square(y - line).sum()
+    r2 = 1 - left / np.square(y - y.mean()).sum()
     return Toy(pd.DataFrame({"x": x, "y": y, "line": line}), float(r2))

@@ -198,7 +198,8 @@ def layers(
         right = 5 + 9 * list(shifts).index(model)  # in points from the end: a column of numbers per model
         for block, r2 in fits.loc[model].iterrows():
             depth.plot(range(len(names)), r2, **thin_line)
-            depth.annotate(str(block), (len(names) - 1, r2.iloc[-1]), (right, 0), **_NUMBER, color=look["color"])
+            end = (len(names) - 1, r2.iloc[-1])
+            depth.annotate(str(block), end, (right, 0), **_NUMBER, color=look["color"])
         costs = layers[layers["model"] == model]
         for column, face, aside in (("dppl", look["color"], -step / 2), ("dppl_poly", "white", step / 2)):
             label = look["label"] if column == "dppl" else "_"  # a model is named once

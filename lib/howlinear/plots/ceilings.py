@@ -113,7 +113,8 @@ def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             where = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "va": va, "fontsize": 7}
             block, r2 = blocks.loc[place, ["block", "r2"]]
             ax.annotate(f"{r2:.2f}", (block, r2), **where)
-        ax.set(xlabel="block", yticks=marks, ylim=(min(0, max(lowest, -1)), 1.12), xlim=(-0.9, len(blocks) - 0.1))
+        floor = min(0, max(lowest, -1))
+        ax.set(xlabel="block", yticks=marks, ylim=(floor, 1.12), xlim=(-0.9, len(blocks) - 0.1))
         ax.set_title(model if ours else f"{model}, the paper", loc="left")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")

@@ -28,7 +28,8 @@ def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     for y, claim in claims.iterrows():
         ours, theirs = (table[table["claim"] == claim["claim"]] for table in (verdicts, paper))
         ours, theirs = ours.dropna(subset=["margin"]), theirs.dropna(subset=["margin"])
-        furthest = np.abs([*ours["margin_low"], *ours["margin_high"], *theirs["margin"]]).max(initial=0) or 1.0
+        margins = [*ours["margin_low"], *ours["margin_high"], *theirs["margin"]]
+        furthest = np.abs(margins).max(initial=0) or 1.0
         _strip(axis, y, ours, theirs, furthest)
         axis.text(1.1, y, claim["asked"], va="center", fontsize=7, color=style.GREY)
         if not len(ours):

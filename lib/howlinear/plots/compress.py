@@ -74,7 +74,8 @@ def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
     """Name each line to the right of a panel, as close to its end as possible without overlap."""
     low, high = np.log(axis.get_ylim())
     names = sorted(ends, key=lambda method: ends[method][0])
-    wanted = np.clip([(np.log(ends[method][0]) - low) / (high - low) for method in names], 0, 1)
+    heights = [np.log(ends[method][0]) for method in names]
+    wanted = np.clip([(height - low) / (high - low) for height in heights], 0, 1)
     for method, place in zip(names, spread_labels(wanted, _APART), strict=True):
         ratio, look = ends[method]
         two_digits = float(f"{ratio:.2g}")

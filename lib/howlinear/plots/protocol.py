@@ -106,7 +106,8 @@ def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str
     previous = None
     for row, (choice, level) in enumerate(levels):
         has_it = np.flatnonzero((universes[choice] == level).to_numpy())
-        axis.vlines(has_it, row - 0.38, row + 0.38, lw=0.5, color=shades[list(_CHOICES).index(choice) % 2])
+        shade = shades[list(_CHOICES).index(choice) % 2]
+        axis.vlines(has_it, row - 0.38, row + 0.38, lw=0.5, color=shade)
         names.append(str(level))
         if choice != previous:
             place = {"xy": (-0.19, row), "xycoords": ("axes fraction", "data")}

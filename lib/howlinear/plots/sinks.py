@@ -92,7 +92,8 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     upper, lower = axes[::2].ravel(), axes[1::2].ravel()
     style.panels(upper[: len(models)], models)
     choices = sorted(table["cut"].unique())
-    colors = plt.get_cmap("viridis")([place / max(1, len(choices) - 1) for place in range(len(choices))])
+    last = max(1, len(choices) - 1)
+    colors = plt.get_cmap("viridis")([place / last for place in range(len(choices))])
     for top, bottom, model in zip(upper, lower, models, strict=False):
         of_model = blocks[blocks["model"] == model].sort_values("block")
         by_cut = table[table["model"] == model].sort_values("block")
@@ -105,7 +106,8 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
         bottom.plot(of_model["block"], of_model["carrying_share"], color="black", lw=0.8, marker=".")
         bottom.set_yscale("log")
         bottom.set_ylim(0.8 * blocks["carrying_share"].min(), 1.1)
-        bottom.yaxis.set_major_locator(FixedLocator([sub * 10.0**-power for power in range(7) for sub in (1, 2, 5)]))
+        ticks = [sub * 10.0**-power for power in range(7) for sub in (1, 2, 5)]
+        bottom.yaxis.set_major_locator(FixedLocator(ticks))
         bottom.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         bottom.yaxis.set_minor_formatter(NullFormatter())
         for ax in (top, bottom):

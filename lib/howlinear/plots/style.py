@@ -209,7 +209,8 @@ def mark_blocks(axis: Axes, blocks: pd.Series, few: int = 2) -> None:
     """Set a tick at every other block, in deep models at every fifth, and with few blocks at each."""
     numbers = np.unique(blocks)
     deep = len(numbers) > 0 and numbers[-1] > DEEP
-    axis.set_xticks(np.arange(0, numbers[-1] + 1, 5) if deep else numbers[:: 1 + (len(numbers) > few)])
+    every = 2 if len(numbers) > few else 1
+    axis.set_xticks(np.arange(0, numbers[-1] + 1, 5) if deep else numbers[::every])
     axis.set_xlabel("block")
 
 

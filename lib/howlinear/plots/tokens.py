@@ -27,7 +27,9 @@ def _figure(
         own = table[table["model"] == model].sort_values("block")
         draw(axis, own, _looks(model))
         numbers = list(own["block"])
-        every = -(-len(numbers) // _MOST_NAMED) if len(numbers) > _MOST_NAMED else 1 + (len(numbers) > 6)
+        every = 2 if len(numbers) > 6 else 1
+        if len(numbers) > _MOST_NAMED:
+            every = -(-len(numbers) // _MOST_NAMED)
         axis.set_xticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
         axis.set_xlabel("block")
     first = next(iter(panels.values()))

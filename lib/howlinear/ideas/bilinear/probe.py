@@ -213,7 +213,8 @@ class _Projected:
         gram.diagonal().add_(d)  # a ridge of strength d: see above
         identity = torch.eye(d, dtype=torch.float64)
         self.root = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), identity, upper=False).T.to(z)
-        self.basis = torch.cat([torch.full_like(z[:, :1], n**-0.5), centred @ self.root], 1)
+        constant = torch.full_like(z[:, :1], n**-0.5)
+        self.basis = torch.cat([constant, centred @ self.root], 1)
         self.last: tuple[np.ndarray, Branch] | None = None
 
     def __call__(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -314,7 +315,8 @@ def _tasks(rows: ProbeRows, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
     bilinear = teacher(rows, 2, rank, generator)
     cubic = teacher(rows, 3, rank, generator)
     # signal / (signal + noise) = HIDDEN, in Σ² over the train rows
-    ratio = noise[~rows.test].square().sum() / bilinear[~rows.test].square().sum()
+    train = ~rows.test
+    ratio = noise[train].square().sum() / bilinear[train].square().sum()
     weak = bilinear * (ratio * HIDDEN / (1 - HIDDEN)).sqrt()
     return {
         "planted": (bilinear, bilinear),

@@ -216,7 +216,8 @@ def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
 
 def _left_by_line(x: Tensor, y: Tensor, used: Tensor) -> Float[Tensor, "rows d_out"]:
     """Return the residual of every row under the closed form fitted on the rows `used`."""
-    affine, _ = fit(Moments(x.shape[1], y.shape[1]).update(x[used], y[used]))
+    moments = Moments(x.shape[1], y.shape[1])
+    affine, _ = fit(moments.update(x[used], y[used]))
     return (y.double() - affine(x.double())).float()
 
 

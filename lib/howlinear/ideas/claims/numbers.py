@@ -248,7 +248,8 @@ def fold_spread(found: Results) -> Reading:
 def largest_fold_spread(found: Results) -> Reading:
     """Standard deviation of R²_lin over blocked folds in the block where it is largest."""
     sd = measured(found["blocks"], "r2_sd")
-    return Reading(_of_sd(sd.max(), of=len(sd)), f"block {found['blocks']['block'][sd.idxmax()]}, over {FOLDS} folds")
+    block = found["blocks"]["block"][sd.idxmax()]
+    return Reading(_of_sd(sd.max(), of=len(sd)), f"block {block}, over {FOLDS} folds")
 
 
 def _of_sd(sd: float, of: int = 1) -> Estimate:
@@ -256,7 +257,8 @@ def _of_sd(sd: float, of: int = 1) -> Estimate:
     # For a mean over blocks this is the worst case, in which all err together. If it is the largest of several, all of
     # their intervals hold at once (Bonferroni).
     tail = (1 - CONFIDENCE) / 2 / of
-    low, high = (((FOLDS - 1) / chi2.ppf(probability, FOLDS - 1)) ** 0.5 for probability in (1 - tail, tail))
+    low = ((FOLDS - 1) / chi2.ppf(1 - tail, FOLDS - 1)) ** 0.5
+    high = ((FOLDS - 1) / chi2.ppf(tail, FOLDS - 1)) ** 0.5
     return Estimate(float(sd), float(sd * low), float(sd * high))
 
 
@@ -538,7 +540,8 @@ def rank_one_of_tokens(found: Results) -> Reading:
 def least_at_first_position(found: Results) -> Reading:
     """Lowest share of massive rows at position 0, over the blocks whose R²_lin rests on massive rows."""
     blocks = _with_massive_rows(found["blocks"])
-    resting = blocks.loc[blocks["fall"].abs() >= FEW_ROWS_DECIDE, ["block"]].merge(found["massive"], on="block")
+    rests = blocks["fall"].abs() >= FEW_ROWS_DECIDE
+    resting = blocks.loc[rests, ["block"]].merge(found["massive"], on="block")
     if resting.empty:
         raise UntestableError(f"without its massive rows no block's R²_lin moves by {FEW_ROWS_DECIDE} or more")
     return extreme(without_intervals(resting, "at_first"), "at_first", np.min)
@@ -555,7 +558,8 @@ def dearest_mended(found: Results) -> Reading:
     if not of_kind:
         raise UntestableError("no block with a massive row was swapped")
     dearest = of_kind["a"]["nats"].idxmax()
-    (cost, low, high), (left, left_low, left_high) = (of_kind[kind].loc[dearest, with_ends("nats")] for kind in "ad")
+    cost, low, high = of_kind["a"].loc[dearest, with_ends("nats")]
+    left, left_low, left_high = of_kind["d"].loc[dearest, with_ends("nats")]
     if low <= 0:
         raise UntestableError("the dearest swap of a block with massive rows may cost nothing")
     # What is left is largest as a share of the least cost or, if it is a gain, of the largest

@@ -289,7 +289,8 @@ def next_price(measured: Sequence[tuple[float, float]], allowed: float) -> float
 
 def share_priced(calibration: Calibration, price: float, least: float, alike: bool = False) -> float | None:
     """Find the smallest share of all parameters, in steps of `STEP`, priced within a budget; None if there is none."""
-    shares = [round(steps * STEP, 3) for steps in range(round(least / STEP), round(1 / STEP))]
+    steps = range(round(least / STEP), round(1 / STEP))
+    shares = [round(number * STEP, 3) for number in steps]
     # prices fall as shares rise
     place = bisect_left(shares, -price, key=lambda share: -layout(calibration, share, alike).price)
     return shares[place] if place < len(shares) else None

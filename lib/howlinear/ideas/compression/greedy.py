@@ -272,7 +272,9 @@ def compress_to(
         )
     check(model, rows)
     with running(model), undisturbed(model):
-        train, test, fold = rows.ids[~rows.test], rows.ids[rows.test], rows.fold[rows.test]
+        train = rows.ids[~rows.test]
+        test = rows.ids[rows.test]
+        fold = rows.fold[rows.test]
         maps = fit_maps(model, train, free, batch_size=batch_size)
         prices = price(model, maps, train, half)
         order = sorted(free, key=lambda block: prices[block].cost)

@@ -108,7 +108,9 @@ def _summed_loss(
     predictions: Float[Tensor, "batch seq_len vocabulary"], batch: Int64[Tensor, "batch seq_len"]
 ) -> Float[Tensor, ""]:
     """Sum the loss over all tokens, without averaging, so that gradients are those of each sequence's whole loss."""
-    return cross_entropy(predictions[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
+    scores = predictions[:, :-1].float().flatten(0, 1)
+    expected = batch[:, 1:].flatten()
+    return cross_entropy(scores, expected, reduction="sum")
 
 
 class _Tap:

@@ -70,7 +70,9 @@ def layout(calibration: Calibration, share: float, alike: bool = False, multiple
     """Allocate a budget among the blocks, in multiples of `multiple` units, by default the calibration's."""
     eliminations, _ = eliminations_of(calibration)
     counts = allocate_units(calibration.model, eliminations, share, alike, multiple or calibration.multiple)
-    price = sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items())
+    price = 0.0
+    for block, count in counts.items():
+        price += float(eliminations[block].price[-1 - count])
     return Layout(counts, price)
 
 
@@ -166,11 +168,13 @@ def anchor(
             # √w [h, 1] and √w r, with r = s − ŝ, half by half
             layer = unit_layers(model, thin[0])[-1]
             cost = costs[number]
-            halves = [Moments(hidden[0].shape[-1] + 1, streams[0].shape[-1]) for _ in range(2)]
+            widths = hidden[0].shape[-1] + 1, streams[0].shape[-1]
+            halves = [Moments(*widths) for _ in range(2)]
             for h, aim, now, half in zip(hidden, whole.streams, streams, half_of, strict=True):
                 weight = cost.weight.repeat(len(h))
                 r = (aim - now).flatten(0, -2).double().cpu()
-                halves[half].update(weighted_rows(h.flatten(0, -2), weight), weight.sqrt()[:, None] * r)
+                units = weighted_rows(h.flatten(0, -2), weight)
+                halves[half].update(units, weight.sqrt()[:, None] * r)
             added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
             if added is not None:
                 # add B to the readout, and to the streams what it would have added

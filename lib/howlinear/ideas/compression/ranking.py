@@ -45,9 +45,10 @@ def block_costs(
     """Measure the cost of replacing each block alone, by its map and by its mean output; part of table `blocks`."""
     means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
     scored = held_out(text)
-    swaps = {
-        (kind, block): (block, of_kind[block]) for kind, of_kind in (("map", maps), ("mean", means)) for block in blocks
-    }
+    swaps = {}
+    for kind, of_kind in (("map", maps), ("mean", means)):
+        for block in blocks:
+            swaps[kind, block] = (block, of_kind[block])
     base, losses = swap_losses(model, swaps, scored)
     rows = []
     for block, captured in blocks.items():

@@ -353,7 +353,8 @@ def divergences(
             log_p[:] = log_q
             return
         # KL = Σ p (log p − log q) of each next token, averaged over a sequence
-        means = [(p.exp() * (p - q)).sum(-1).double().mean() for p, q in zip(log_p, log_q, strict=True)]
+        pairs = zip(log_p, log_q, strict=True)
+        means = [(p.exp() * (p - q)).sum(-1).double().mean() for p, q in pairs]
         found[block].append(torch.stack(means).cpu())
 
     predict_swapped(model, swaps_of, ids.split(batch_size), keep)

@@ -199,7 +199,8 @@ def unit_moments(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dic
 def halves_of(ids: Int64[Tensor, "n seq_len"], batch_size: int) -> tuple[list[Int64[Tensor, "_ seq_len"]], list[int]]:
     """Batch a text's first and second half, so that few documents are in both; also return which half each is in."""
     batches = [half.split(batch_size) if len(half) else () for half in ids.tensor_split(2)]
-    return [*batches[0], *batches[1]], [0] * len(batches[0]) + [1] * len(batches[1])
+    half_of = [0] * len(batches[0]) + [1] * len(batches[1])
+    return [*batches[0], *batches[1]], half_of
 
 
 @torch.no_grad()

@@ -126,7 +126,8 @@ def _sums_of_squares(
         cells = np.broadcast_to(effect, profiles.shape).reshape(len(profiles), -1)
         squares[name] = squares.get(name, 0) + np.square(cells).sum(1)
         # (levels − 1) of every factor that takes part
-        freedom[name] = freedom.get(name, 0) + int(np.prod([profiles.shape[axis] - 1 for axis in axes]))
+        degrees = int(np.prod([profiles.shape[axis] - 1 for axis in axes]))
+        freedom[name] = freedom.get(name, 0) + degrees
     if not sum(square.sum() for square in squares.values()) > 1e-20 * np.square(profiles).sum():
         count = int(np.prod(profiles.shape[1:]))
         raise InputError(f"all {count} profiles are the same: there is no variance to share out")

@@ -99,8 +99,8 @@ def compare(
         curves = zip(*np.broadcast_arrays(*pair), strict=True)
         left_out_z.append([fisher_z(a, b) for a, b in curves])
     z = Estimate.jackknife(fisher_z(first.whole, second.whole), *left_out_z)
-    correlation = Estimate(float(np.tanh(z.value)), float(np.tanh(z.low)), float(np.tanh(z.high)))
-    return Agreement(correlation, difference)
+    r, low, high = (float(np.tanh(end)) for end in (z.value, z.low, z.high))
+    return Agreement(Estimate(r, low, high), difference)
 
 
 def fisher_z(one: Curve, other: Curve) -> float:

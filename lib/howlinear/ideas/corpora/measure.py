@@ -78,7 +78,8 @@ def agreements(found: Found) -> pd.DataFrame:
 def _agreement(by_block: Mapping[int, Transfer], corpus: str, other: str) -> dict[str, float]:
     whole = agreement(by_block, corpus, other)
     inner = agreement(_inner(by_block), corpus, other)
-    on_one, on_other = ([carried.r2[text, text].value for carried in by_block.values()] for text in (corpus, other))
+    on_one = [carried.r2[corpus, corpus].value for carried in by_block.values()]
+    on_other = [carried.r2[other, other].value for carried in by_block.values()]
     farthest = max(whole.difference, key=lambda block: abs(whole.difference[block].value))
     return {
         "rho": float(spearmanr(on_one, on_other)[0]),
@@ -105,11 +106,12 @@ def by_model(profiles: pd.DataFrame, transfer: pd.DataFrame, likeness: pd.DataFr
         curves = of_model.pivot_table(index="block", columns="corpus", values="r2")
         drops = transfer[transfer["model"] == model].groupby("block")["drop"].mean()
         spread = float(np.var(curves.to_numpy()))
+        bend = np.corrcoef(drops, 1 - curves.mean(axis=1)) if len(drops) >= FEWEST else None
         rows.append(
             {
                 "model": model,
                 "by_block": float(np.var(curves.mean(axis=1))) / spread if spread else None,
-                "bend": float(np.corrcoef(drops, 1 - curves.mean(axis=1))[0, 1]) if len(drops) >= FEWEST else None,
+                "bend": None if bend is None else float(bend[0, 1]),
                 "noise": likeness[likeness["model"] == model]["noise"].mean(),
             }
         )
@@ -136,7 +138,10 @@ def swap_costs(
     rows = []
     for corpus, text in texts.items() if is_causal(model) else ():
         scored = held_out(text)
-        swaps = {(of, block): (block, by_block[block].maps[of]) for of in (corpus, main) for block in blocks}
+        swaps = {}
+        for of in (corpus, main):
+            for block in blocks:
+                swaps[of, block] = (block, by_block[block].maps[of])
         before, after = swap_losses(model, swaps, scored)
         for block in blocks:
             own = change(before, after[corpus, block], scored.fold)

@@ -74,7 +74,9 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     drops = {}
     for (fitted, scored), there in scores.items():
         r2s[fitted, scored] = there.estimate
-        drops[fitted, scored] = Estimate.exact(0.0) if fitted == scored else _drop(scores[scored, scored], there)
+        drops[fitted, scored] = Estimate.exact(0.0)
+        if fitted != scored:
+            drops[fitted, scored] = _drop(scores[scored, scored], there)
 
     likenesses = {}
     expected = {}
@@ -154,5 +156,6 @@ def _reproducible(maps: FoldMaps, metric: Moments) -> float:
     n = len(refits)
     mean = refits.mean(0)
     # the jackknife's variance of W
-    noise = (n - 1) / n * sum(_inner(refit - mean, refit - mean, metric) for refit in refits)
+    squares = sum(_inner(refit - mean, refit - mean, metric) for refit in refits)
+    noise = (n - 1) / n * squares
     return max(1 - noise / _inner(maps.whole.weight, maps.whole.weight, metric), 0.0)

@@ -101,8 +101,11 @@ def add_features(
 
 def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float[Tensor, "_ d_out"]]) -> list[float]:
     """R² of a guess with each fold of rows left out in turn."""
-    residuals = [float((y.double() - fold).square().sum()) for y, fold in zip(truth, guess, strict=True)]
-    outputs = [Moments(1, y.shape[1]).update(y.new_zeros(len(y), 1), y) for y in truth]
+    pairs = zip(truth, guess, strict=True)
+    residuals = [float((y.double() - fold).square().sum()) for y, fold in pairs]
+    outputs = []
+    for y in truth:
+        outputs.append(Moments(1, y.shape[1]).update(y.new_zeros(len(y), 1), y))
     values = []
     for i, others in enumerate(left_out(outputs)):
         error = sum(residuals[:i]) + sum(residuals[i + 1 :])

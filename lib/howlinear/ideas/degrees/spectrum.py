@@ -58,7 +58,8 @@ class Features:
         for coefficients in self.adds.to(x):
             # q_k − q_{k−1} of every neuron, then each by itself or all pooled as the block does
             added = sum(row * term for row, term in zip(coefficients, terms, strict=True))
-            parts.append(added[:, self.order] if self.out is None else added @ self.out.to(x))
+            out = added[:, self.order] if self.out is None else added @ self.out.to(x)
+            parts.append(out)
         return torch.cat(parts, 1)
 
 

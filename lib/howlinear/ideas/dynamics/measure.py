@@ -148,7 +148,10 @@ def births(table: pd.DataFrame) -> pd.DataFrame:
     """List blocks of `sink` that end with massive rows, those whose R²_lin rests on them most first: table `births`."""
     last = table[table["step"] == table["step"].max()]
     without = table[table["massive_rows"] == 0].groupby("block")["step"].max()
-    after = {block: table.loc[table["step"] > without.get(block, -1), "step"].min() for block in last["block"]}
+    after = {}
+    for block in last["block"]:
+        later = table["step"] > without.get(block, -1)
+        after[block] = table.loc[later, "step"].min()
     found = last[last["massive_rows"] > 0].assign(born=lambda rows: rows["block"].map(after))
     order = (found["r2_ordinary"] - found["r2"]).sort_values().index
     return found.loc[order, ["block", "born", "r2", "r2_ordinary"]].reset_index(drop=True)

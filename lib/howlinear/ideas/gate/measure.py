@@ -100,7 +100,8 @@ def fit_gates(
     held_out = block_rows(model, parts.judging, blocks)
     gates = {}
     for site in listened:
-        gates[site.block] = fit_gate(ffn_module(model, site), rows[site.block], held_out[site.block], seed)
+        ffn = ffn_module(model, site)
+        gates[site.block] = fit_gate(ffn, rows[site.block], held_out[site.block], seed)
     return gates, held_out
 
 

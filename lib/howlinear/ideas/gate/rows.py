@@ -73,7 +73,8 @@ class BlockRows:
         by_fold = []
         for number in self.fold.unique():
             inside = self.fold == number
-            by_fold.append(Moments(self.x.shape[1], 1).update(self.x[inside], target[inside, None]))
+            moments = Moments(self.x.shape[1], 1)
+            by_fold.append(moments.update(self.x[inside], target[inside, None]))
         return by_fold
 
 

@@ -68,4 +68,5 @@ def planted(n: int = 8_000, d: int = 64, condition: float = 1e4, seed: int = 0) 
     y = y.float()
     folds = [Moments(d, d).update(*rows) for rows in zip(x.chunk(8), y.chunk(8), strict=True)]
     used = 3 * n // 8
-    return Problem(x[:used], y[:used], folds[:3], folds[3], folds[4:]), 1 - NOISE
+    problem = Problem(x[:used], y[:used], folds[:3], folds[3], folds[4:])
+    return problem, 1 - NOISE

@@ -36,7 +36,8 @@ def valley(
     for scaling in ("raw", "standardised"):
         moments = Moments(2, 1).update(Coordinates.of(raw, scaling).rows(inputs), outputs)
         path = descent(moments)
-        walk = pd.DataFrame([path.after(step).weight[:, 0].tolist() for step in steps], columns=["first", "second"])
+        weights = [path.after(step).weight[:, 0].tolist() for step in steps]
+        walk = pd.DataFrame(weights, columns=["first", "second"])
         walks.append(walk.assign(scaling=scaling, step=steps))
 
         # with the best bias, (w − w*)ᵀ Sxx (w − w*) / Σ (y − ȳ)²
@@ -190,5 +191,6 @@ def directions(theory: Descent, maps: Mapping[str, AffineMap]) -> pd.DataFrame:
     for way, affine in maps.items():
         learned = theory.learned(affine)
         columns = {"loudness": loudness[seen], "share": theory.shares[seen], "learned": learned[seen]}
-        table.append(pd.DataFrame({"way": way} | {name: column.numpy() for name, column in columns.items()}))
+        numbers = {name: column.numpy() for name, column in columns.items()}
+        table.append(pd.DataFrame({"way": way} | numbers))
     return pd.concat(table, ignore_index=True)

@@ -94,7 +94,8 @@ def train(
     spread = float((problem.moments.syy.mean() / problem.moments.n).sqrt())
     x = coordinates.rows(problem.x).to(recipe.dtype)
     y = (problem.y.double() / spread).to(recipe.dtype)
-    layer = _Layer(x, y, weight=torch.zeros(x.shape[1], y.shape[1], dtype=x.dtype), bias=y.mean(0))
+    start = torch.zeros(x.shape[1], y.shape[1], dtype=x.dtype)
+    layer = _Layer(x, y, weight=start, bias=y.mean(0))
     if recipe.relative:
         eigenvalues, _ = second_moments(Moments(x.shape[1]).update(x))
         optimisers = recipe.make(layer.weight, layer.bias, rate / float(eigenvalues[-1]))

@@ -191,7 +191,9 @@ def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
 
 def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Iterator[dict]:
     """Compute R²_lin of a block under one protocol, with all folds and with each left out of a `side`, to jackknife."""
-    step = len(factors) - 1 if protocol.rows in (MOST, LIMIT) else list(factors).index(int(protocol.rows))
+    step = len(factors) - 1
+    if protocol.rows not in (MOST, LIMIT):
+        step = list(factors).index(int(protocol.rows))
     rows = {"position_0": protocol.position_0 == "in", "loud": protocol.loud != "rows out"}
     train_folds = select(groups, False, step, **rows)
     test_folds = select(groups, True, step, **rows)

@@ -206,7 +206,9 @@ def single_outputs(block: BlockCapture) -> pd.DataFrame:
     parts = []
     for axis, basis in bases.items():
         score = score_rows(maps, test_rows, basis).whole
-        part = pd.DataFrame({"share": score.squares / score.squares.sum(), "r2": 1 - score.residual / score.squares})
+        share = score.squares / score.squares.sum()
+        r2 = 1 - score.residual / score.squares
+        part = pd.DataFrame({"share": share, "r2": r2})
         parts.append(part[part["share"] > 0].assign(axis=axis))
     return pd.concat(parts, ignore_index=True)
 
@@ -259,7 +261,8 @@ def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
 def carrier_table(blocks: pd.DataFrame, rest: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """Average over blocks R² without the loudest outputs, on frequent and rare tokens, and its rise without rows."""
     most = rest["left_out"].max()
-    without = {axis: rest[(rest["axis"] == axis) & (rest["left_out"] == most)] for axis in ("features", "directions")}
+    fewest = rest[rest["left_out"] == most]
+    without = {axis: fewest[fewest["axis"] == axis] for axis in ("features", "directions")}
     means = {
         "R²": (blocks, "r2"),
         f"R² without {most} features": (without["features"], "r2"),

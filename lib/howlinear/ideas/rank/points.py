@@ -32,7 +32,9 @@ def points_along_first(block: BlockCapture) -> pd.DataFrame:
     y = torch.cat([sample.y[ordinary][:ORDINARY], heavy.y[heavy.test][:HEAVY]]).double()
 
     # about the mean output, in standard deviations along that direction
-    answer, output = ((rows - block.outputs.mean_x) @ first / variances[-1].sqrt() for rows in (line(x), y))
+    deviation = variances[-1].sqrt()
+    answer = (line(x) - block.outputs.mean_x) @ first / deviation
+    output = (y - block.outputs.mean_x) @ first / deviation
     medians = torch.linalg.vector_norm(y, dim=1) / median
     columns = {"answer": answer, "output": output, "medians": medians}
     table = pd.DataFrame({name: column.numpy() for name, column in columns.items()})

@@ -111,7 +111,7 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
         for kind, module in swaps(model, block, looks[name, block], constant, seq_len).items():
             modules[block, kind] = (block, module)
     scored = held_out(rows)
-    parts: dict[tuple[int, str] | None, list[Tensor]] = {None: [], **{at: [] for at in modules}}
+    parts: dict[tuple[int, str] | None, list[Tensor]] = {at: [] for at in (None, *modules)}
 
     def keep(batch: Tensor, at: tuple[int, str] | None, predictions: Tensor) -> None:
         parts[at].append(token_losses(predictions, batch))

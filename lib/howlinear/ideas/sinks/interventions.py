@@ -194,8 +194,9 @@ def add_noise(which: Which, norm: float, seed: int) -> Change:
     generator = torch.Generator().manual_seed(seed)
 
     def change(y: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
-        noise = torch.randn(y.shape, generator=generator).to(y) * (norm / y.shape[-1] ** 0.5)
-        return torch.where(which(y)[..., None], y, y + noise)
+        noise = torch.randn(y.shape, generator=generator).to(y)
+        louder = y + noise * (norm / y.shape[-1] ** 0.5)
+        return torch.where(which(y)[..., None], y, louder)
 
     return change
 
@@ -235,7 +236,8 @@ def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) 
     def keep(site: Site, _: Tensor, y: Tensor, batch: Tensor, __: Tensor) -> None:
         place = layout.place[batch].flatten()
         shared = place >= 0
-        norms[site.block][place[shared]] = torch.linalg.vector_norm(y.float(), dim=1).cpu()[shared]
+        norm = torch.linalg.vector_norm(y.float(), dim=1).cpu()
+        norms[site.block][place[shared]] = norm[shared]
 
     read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep)
     return norms
@@ -420,7 +422,8 @@ def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: Toke
         if each.losses is not None:
             row["loss"] = float(each.losses[each.losses.isfinite() & before.losses.isfinite()].mean())
             row |= _rise(before, each, rows).columns("rise")
-        changes = [seen.ordinary - before.seen[block].ordinary for block, seen in each.seen.items() if block > writer]
+        later = [block for block in each.seen if block > writer]
+        changes = [each.seen[block].ordinary - before.seen[block].ordinary for block in later]
         row["later_blocks"] = len(changes)
         if changes:
             row |= Scores.mean(changes).estimate.columns("change_ordinary")
@@ -433,7 +436,9 @@ def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: Toke
 def tables(found: Iterable[tuple[pd.DataFrame, pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Stack effects and summaries of several models, each in one table; without rows if there are none."""
     found = list(found)
-    return stack((effects for effects, _ in found), EFFECTS), stack((summary for _, summary in found), SUMMARY)
+    effects = stack((of_model for of_model, _ in found), EFFECTS)
+    summary = stack((of_model for _, of_model in found), SUMMARY)
+    return effects, summary
 
 
 def without(names: Iterable[str], writers: Mapping[str, int]) -> str:

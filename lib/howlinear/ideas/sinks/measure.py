@@ -155,7 +155,8 @@ def heavy_counts(heavy: HeavyRows) -> list[int]:
 def rest(block: BlockCapture, left_out: int, of_all: AffineMap) -> Rest:
     """Fit and score a block without its heaviest rows."""
     others = block.without(block.heavy_rows().heaviest(left_out))
-    return Rest(left_out, r2=_own_r2(sum(others.train), sum(others.test)), of_all=r2(of_all, sum(others.test)))
+    test = sum(others.test)
+    return Rest(left_out, r2=_own_r2(sum(others.train), test), of_all=r2(of_all, test))
 
 
 def _own_r2(train: Moments, test: Moments) -> float:
@@ -168,7 +169,8 @@ def carrying_share(block: BlockCapture) -> float:
     # Heavy rows are counted one by one, all others are estimated from the sample.
     everything = sum([*block.train, *block.test])
     heavy, sample = block.heavy_rows(), block.rows()
-    of_heavy, of_sample = ((outputs.double() - everything.mean_y).square().sum(1) for outputs in (heavy.y, sample.y))
+    of_heavy = (heavy.y.double() - everything.mean_y).square().sum(1)
+    of_sample = (sample.y.double() - everything.mean_y).square().sum(1)
     light = of_sample[torch.linalg.vector_norm(sample.y, dim=1) <= heavy.norm[-1]]
     # Σe is exact, and Σe² of the light rows their number times the sample's mean
     squares = of_heavy.square().sum()
@@ -185,8 +187,9 @@ def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
     found: dict[int, list[tuple[Tensor, Tensor]]] = {site.block: [] for site in listened}
 
     def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        x, y = (values.view(-1, ids.shape[1], values.shape[-1])[:, 0].float().cpu() for values in (x, y))
-        found[site.block].append((x.clone(), y.clone()))
+        first_x = x.view(-1, ids.shape[1], x.shape[-1])[:, 0]
+        first_y = y.view(-1, ids.shape[1], y.shape[-1])[:, 0]
+        found[site.block].append((first_x.float().cpu().clone(), first_y.float().cpu().clone()))
 
     with evaluating(model), hooked(listened, keep):
         for batch in ids.split(max(1, BATCH_TOKENS // ids.shape[1])):
@@ -207,7 +210,9 @@ def _as_kept(first: HeavyRows, heavy: HeavyRows) -> HeavyRows:
     # than ordinary rows.
     kept = heavy.position == 0
     x, y = first.x.clone(), first.y.clone()
-    x[heavy.sequence[kept]], y[heavy.sequence[kept]] = heavy.x[kept], heavy.y[kept]
+    place = heavy.sequence[kept]
+    x[place] = heavy.x[kept]
+    y[place] = heavy.y[kept]
     return replace(first, x=x, y=y, norm=torch.linalg.vector_norm(y, dim=1), median=heavy.median)
 
 

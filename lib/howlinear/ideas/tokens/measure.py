@@ -64,10 +64,14 @@ class Sides:
 def groupings(text: TokenRows, previous: bool) -> list[Grouping]:
     """Group train rows, rare and frequent held-out rows by token; and both sides by the `previous` token if asked."""
     train, held_out = Grouping.by_token(text, held_out=False), Grouping.by_token(text, held_out=True)
-    seen = torch.bincount(text.ids[~text.test].flatten(), minlength=int(text.ids.max()) + 1)[text.ids]
+    of_train = text.ids[~text.test].flatten()
+    counts = torch.bincount(of_train, minlength=int(text.ids.max()) + 1)
+    seen = counts[text.ids]
     rare = seen < seen[text.test].median()
-    by_token = [train, Grouping(text.ids, held_out.included & rare), Grouping(text.ids, held_out.included & ~rare)]
-    before = torch.cat([torch.full_like(text.ids[:, :1], FIRST), text.ids[:, :-1]], 1)
+    sides = held_out.included & rare, held_out.included & ~rare
+    by_token = [train, *(Grouping(text.ids, side) for side in sides)]
+    first = torch.full_like(text.ids[:, :1], FIRST)
+    before = torch.cat([first, text.ids[:, :-1]], 1)
     return by_token + [Grouping(before, side.included) for side in (train, held_out) if previous]
 
 

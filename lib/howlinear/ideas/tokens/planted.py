@@ -48,7 +48,8 @@ def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, widt
 
     # e and h have mean 0 and variance 1 over the vocabulary, and all their features are uncorrelated
     columns = torch.cat([torch.ones(types, 1, dtype=torch.float64), normal(types, 2 * width)], 1)
-    _, embedding, of_token = (torch.linalg.qr(columns).Q * types**0.5).split([1, width, width], 1)
+    orthogonal = torch.linalg.qr(columns).Q * types**0.5
+    _, embedding, of_token = orthogonal.split([1, width, width], 1)
     token = torch.randint(types, (rows,), generator=generator)
     fold = torch.randint(2 * FOLDS, (rows,), generator=generator)
     noise = (1 - case.table - case.line) ** 0.5 * normal(rows, width)

@@ -255,7 +255,8 @@ def moved(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> Affine
     stays = torch.cat([kept, torch.arange(len(own.weight), len(full))])
     # V_K + A_KK⁻¹ A_KD V_D = A_KK⁻¹ A_K· V
     new = torch.linalg.solve(full[stays][:, stays], full[stays] @ rows)
-    return AffineMap(new[: len(kept)], new[len(kept)] if len(new) > len(kept) else own.bias)
+    bias = new[len(kept)] if len(new) > len(kept) else own.bias
+    return AffineMap(new[: len(kept)], bias)
 
 
 def curvature(own: AffineMap, moments: Moments) -> Float[Tensor, "a a"]:
