@@ -229,7 +229,7 @@ def build_layers(models: Models, probes: Probes) -> Layers:
 
 
 def measure_table(models: Models, layers: Layers, count: int) -> pd.DataFrame:
-    """Cosine, RMSE and, on the blocks of `control_table`, conjunction of the line and, `…_poly`, with products."""
+    """Cosine, RMSE and, on the blocks of `control_table`, conjunction index of the line, alone and with products."""
     rows = []
     for model, block, kept in _each_block(models):
         sample = kept.rows()

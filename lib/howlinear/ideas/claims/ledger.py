@@ -152,7 +152,7 @@ def paper_numbers(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def summarise(claims: Sequence[Claim], verdicts: pd.DataFrame, thresholds: pd.DataFrame) -> pd.DataFrame:
-    """Return what was asked and the verdict over all models, a row per claim; `steady` if no threshold changes one."""
+    """Return what was asked and the verdict over all models, a row per claim; `steady` if no threshold moves it."""
     decided = verdicts[verdicts["verdict"].isin(DECIDED)]
     of_claims = {claim: map(Verdict, found) for claim, found in decided.groupby("claim")["verdict"]}
     different = thresholds.groupby(["claim", "model"])["verdict"].nunique().groupby("claim").max()

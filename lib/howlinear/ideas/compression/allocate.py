@@ -156,7 +156,7 @@ def has_constant(model: PreTrainedModel, site: Site) -> bool:
 def size_options(
     model: PreTrainedModel, site: Site, price: Float[np.ndarray, " m_and_none"], multiple: int = 1
 ) -> pd.DataFrame:
-    """Tabulate the numbers of `units` that a block may keep, the most first, with its `parameters` and `price` then."""
+    """Tabulate how many `units` a block may keep, the most first, and the `parameters` and `price` of each number."""
     count = unit_count(model, site)
     of_a_unit, fixed = unit_sizes(model, site)
     step = multiple * max(1, count // (multiple * SIZES))

@@ -125,7 +125,7 @@ def race(
 
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """Put races on one text side by side: a row per method, a column per model and share; NaN if never so small."""
+    """Put races on one text side by side: a row per method, a column per model and share, NaN without a copy."""
     return table.pivot_table(index="method", columns=["model", "share"], values="ratio", sort=False)
 
 
@@ -136,15 +136,10 @@ def whole_perplexities(model: PreTrainedModel, texts: Mapping[str, TokenRows]) -
 
 # --- What keeps own units from costing less
 #
-# Numbers for one smaller model, each a perplexity over that of the whole model:
-#
-# - *by the blocks' prices*: exp of the sum of its blocks' prices, taken before the anchor. If the model costs no more,
-#   prices of single blocks add up, so the knapsack over them (`allocate`) leaves nothing to gain among blocks;
-# - *on the text fitted on*: a readout costs least on rows that it has seen, so the cost with unlimited text lies
-#   between this number and the next;
-# - *held out*: the measured cost;
-# - *held out, fitted on … rows*: the same with units chosen and read out on fewer or more rows. If more rows do not
-#   lower the cost, the rest is due to the units themselves.
+# Each number is a perplexity over that of the whole model. If a model costs no more than the sum of its blocks' prices,
+# taken before the anchor, these add up, and `allocate` leaves nothing to gain among blocks. A readout costs least on
+# rows that it has seen, so the cost with unlimited text lies between that on the text fitted on and the held-out one.
+# If more rows to fit on do not lower it, the rest is due to the units themselves.
 
 FITTED_TOKENS = 2048  # training tokens on which own units are measured as well
 WHAT = ("by the blocks' prices", "on the text fitted on", "held out")

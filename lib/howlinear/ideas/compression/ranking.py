@@ -70,8 +70,8 @@ def recovered(
     fold: Int64[Tensor, " n"] | None = None,
 ) -> Estimate | None:
     """Compute the loss recovered, 1 − (L_swapped − L) / (L_ablated − L); None if the ablation may cost nothing."""
-    # it tells a block that is cheap to replace from one that does little: both have a small ΔPPL, only the first
-    # recovers
+    # it tells a block that is cheap to replace from one that does little: both have a small ΔPPL, but only the first
+    # recovers the loss
     line = (swapped - base).numpy()
     mean = (ablated - base).numpy()
     places = np.arange(len(base)) if fold is None else fold.numpy()

@@ -227,7 +227,7 @@ class Stream:
     """
 
     layers: Float[Tensor, "states states"]  # cosine of each state with each
-    attention: Float[Tensor, " layers"]  # 1 − cosine of the stream before attention with that once it has added
+    attention: Float[Tensor, " layers"]  # 1 − cosine of the stream before attention and behind it
     ffn: Float[Tensor, " layers"]  # the same for the FFN, which is LLM-Drop's sub-layer cosine
 
     @property
@@ -307,8 +307,7 @@ def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[
 
 def cca_bound(moments: Moments, outputs: Moments) -> float:
     """Σ (1 − ρᵢ²) over the canonical correlations ρᵢ: at least the share of variance that the best line misses."""
-    # null directions of either side are left out; a direction of y beyond the inputs' number counts as 1, as in the
-    # paper
+    # null directions of either side are left out; a direction of y beyond the number of inputs counts as 1
     whiten_x = whitening(moments)
     whiten_y = whitening(outputs)
     # Cxx^(−1/2) Cxy Cyy^(−1/2), whose singular values are the canonical correlations
@@ -337,7 +336,7 @@ def divergences(
     ids: Int64[Tensor, "n seq_len"],
     batch_size: int,
 ) -> dict[int, float]:
-    """Measure KL(p ‖ q) per predicted token, in nats, of the model as it is, p, from one with a block replaced, q."""
+    """Measure KL(p ‖ q) per predicted token, in nats: p of the model as it is, q with one of its blocks replaced."""
     # The second-order expansion is the Fisher price. Unlike a difference of losses it is never negative and has little
     # noise, so two thousand tokens are enough.
     found: dict[int, list[Tensor]] = {block: [] for block in replacements}

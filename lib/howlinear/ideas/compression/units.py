@@ -115,8 +115,8 @@ def cross(moments: Moments) -> Float[Tensor, "d_in d_out"]:
 
 def with_ridge(covariance: Float[Tensor, "m m"], ridge: float) -> Float[Tensor, "m m"]:
     """Add a share of every unit's variance to a covariance."""
-    # a readout solved with it is drawn to the own one: its change is the ridge regression of the units that go on the
-    # others
+    # a readout solved with it stays nearer to the block's own: its change is the ridge regression of the units that go
+    # on those that stay
     # a unit that never fires has no variance; with this floor it costs next to nothing and goes first
     variance = covariance.diagonal()
     floor = variance.max().clamp_min(torch.finfo(torch.float64).tiny) * 1e-12
@@ -294,9 +294,9 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -
 
 
 def sweep_units(matrix: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Remove units of a symmetric P and rows β in turn, each of the least ‖β_j‖² / P_jj; return them and that."""
-    # A rank-one change of P and β for every unit would move both through memory each time; so changes are collected, P
-    # − L Lᵀ and β − L W, and only the row needed next is brought up to date, until there are `PANEL` of them.
+    """Sweep P and rows β by one unit after the other, of the least ‖β_j‖² / P_jj; return units and these ratios."""
+    # A rank-one change of P and β for every unit would move both through memory each time. So changes are collected, as
+    # P − L Lᵀ and β − L W, and only the row needed next is brought up to date, until there are `PANEL` of them.
     units = np.arange(len(matrix))
     order = []
     ratios = []

@@ -35,8 +35,7 @@ def anova(table: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
     squares, freedom = _sums_of_squares(profiles, factors)
     by_block = np.stack(list(squares.values()))  # (effects, blocks)
     # What all profiles share is left out. The interval is from a bootstrap over blocks; neighbouring blocks are alike,
-    # so it is on the narrow side. Degrees of freedom over those of all effects are the share that pure noise would
-    # have.
+    # so it is on the narrow side. An effect's degrees of freedom over those of all are the share of pure noise.
     shares = by_block.sum(1) / by_block.sum()
     low, high = _bootstrap_shares(by_block)
     return pd.DataFrame(

@@ -87,8 +87,7 @@ def train(
     if steps < 1 or rate <= 0 or (batch is not None and batch < 1):
         raise InputError(f"steps, batch and rate must be positive, got {steps}, {batch} and {rate}")
     # The loss is half the squared error, summed over features and averaged over rows; y is divided by its spread, one
-    # number, so that a single grid of rates serves every block. Weights start at 0, the bias at the mean of y: at R² ≈
-    # 0.
+    # number, so that a single grid of rates serves every block. Weights start at 0, and the bias at the mean of y.
     recipe = OPTIMISERS[optimiser]
     coordinates = Coordinates.of(problem.moments, scaling)
     spread = float((problem.moments.syy.mean() / problem.moments.n).sqrt())

@@ -43,7 +43,7 @@ def predictions() -> pd.DataFrame:
 
 
 def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
-    """Compare predictions with measurements, a row per block that was run: whether it `fell`, and that was `right`."""
+    """Compare predictions with what was measured, block by block: whether it `fell`, and whether that is `right`."""
     measured = blocks[["model", "block", "r2", "r2_ordinary", "massive_rows", "fall"]]
     table = predicted.merge(measured, on=["model", "block"])
     table["fell"] = table["fall"] > table["threshold"]

@@ -96,7 +96,7 @@ def _maps(calibration: Calibration, ordinary: bool) -> dict[int, AffineMap | Con
 
 
 class ConstantFirst(nn.Module):
-    """An affine map with one constant output where its input begins, at position 0: it needs a run without a cache."""
+    """An affine map with a constant output at position 0, where its input must begin: run it without a cache."""
 
     def __init__(self, line: AffineMap, first: Float[Tensor, " d"]):
         """Hold the map of all later positions, and the output at position 0, shape (d,)."""

@@ -11,17 +11,15 @@ block, and in what becomes of V and b. All leave attention as it is: in this rac
 | Wanda or FLAP, then ridge | as above | as above | ridge regression, block after block |
 | LLM Surgeon | ½ vⱼᵀ G vⱼ / [A⁻¹]ⱼⱼ | by scores | moved as A says |
 
-- Magnitude is the oldest; its score is a product of norms, as for a group of weights that are removed together.
 - Wanda (Sun et al. 2023, "A simple and effective pruning approach for large language models", arXiv 2306.11695) scores
   single weights; its structured form is that of An et al., who call it Wanda-sp.
 - FLAP: An et al. 2023, "Fluctuation-based adaptive structured pruning for large language models", arXiv 2312.11983. It
   prunes attention heads as well; here only its FFN part is used.
 - Ridge: GRAIL (Tang et al. 2026, "Post-hoc compensation by linear reconstruction for compressed networks", arXiv
   2602.23795). With G = Σ h hᵀ and P the units kept, h ≈ h_P M, M = (G_PP + λ I)⁻¹ G_P·, and V becomes M V. G is not
-  centred, and b stays. It works after any selection; that paper has Wanda's and FLAP's among others. As in its authors'
-  code it is a closed loop, from the first block to the last: G is collected in the model whose earlier blocks are
-  already narrow and read out anew. Wanda's scores are collected there too; FLAP's, which compare units of all blocks,
-  in the whole model. Without ridge, both are collected there, though Wanda's own code goes block after block.
+  centred, and b stays. As in its authors' code it is a closed loop, from the first block to the last: G, and Wanda's
+  scores, are collected in the model whose earlier blocks are already narrow and read out anew. FLAP's scores, which
+  compare units of all blocks, and without ridge also Wanda's are collected in the whole model.
 - LLM Surgeon (van der Ouderaa et al. 2023, "The LLM Surgeon", arXiv 2312.17244), the only rival that weights errors by
   the loss. It approximates the Fisher information of a readout's weights by A ⊗ G, with A = E [h, 1] [h, 1]ᵀ,
   G = E g gᵀ and g the gradient of the loss at y. Its authors prune rows and columns of every layer in forty shots and
