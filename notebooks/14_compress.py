@@ -420,7 +420,7 @@ def heal(name):
     return beside_whole.rename(columns={"name": "method"})
 
 
-if models and heal_steps:
+if models and heal_steps and healed:
     healing = run.record("healing", of_every_model(heal))
     display(healing.set_index(["model", "method"]).round(2))
 else:

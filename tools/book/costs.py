@@ -186,7 +186,7 @@ def layer_by_layer(found: Mapping[str, Any]) -> str:
     about = (
         f"Measured on one thread of {processors} (at a load above 1 other work ran beside it); the weights of LLaMA's "
     )
-    about += "shape are random, and a few of its layers have the peak of all."
+    about += "shape are random, and a few of its layers have nearly the peak of all."
     return f"{about}\n\n{markdown(rows)}"
 
 
