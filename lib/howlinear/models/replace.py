@@ -102,10 +102,10 @@ def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mappi
 
     If all blocks have the same number of units, the config's own name for it is set; otherwise an entry is added.
     """
+    family = model.config.model_type
     alike = not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model))
-    if alike:
-        (width,) = [name for name in WIDTHS if hasattr(model.config, name)]
-        setattr(model.config, width, next(iter(counts.values())))
+    if alike and family in WIDTHS:
+        setattr(model.config, WIDTHS[family], next(iter(counts.values())))
         if hasattr(model.config, "howlinear"):
             del model.config.howlinear
         return

@@ -35,8 +35,12 @@ LAYERS = {  # model_type: layers of its FFN module, the last one reads the hidde
 _PLAIN = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
 """Modules with linear layers that compute x W + b."""
 
-WIDTHS = ("n_inner", "intermediate_size", "ffn_hidden_size")
-"""The names by which configs of these families know the number of hidden units, if all blocks have the same."""
+WIDTHS = {  # model_type: the config's name for the number of hidden units, if all blocks have the same
+    **dict.fromkeys(("gpt2", "gptj"), "n_inner"),
+    **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neo", "gpt_neox", "llama", "mistral"), "intermediate_size"),
+    **dict.fromkeys(("olmo2", "qwen2", "qwen3", "stablelm"), "intermediate_size"),
+    "falcon": "ffn_hidden_size",
+}
 
 
 def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
