@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howlinear.core.ceilings import ceiling, moments_of
-from howlinear.core.moments import Moments, add_gram, effective_rank, tensor_of
+from howlinear.core.moments import Moments, add_gram, effective_rank, participation_ratio, tensor_of
 from howlinear.errors import InputError
 
 NAMES = ("mean_x", "mean_y", "sxx", "sxy", "syy")
@@ -229,6 +229,7 @@ def test_arrays_are_taken_as_well():
     for no_covariance in (rows[:3], -moments.sxx):
         with pytest.raises(InputError, match="symmetric"):
             effective_rank(no_covariance)
+    assert participation_ratio(-1e-18 * torch.eye(3)) == pytest.approx(3)  # what rounding leaves of rows taken away
     values = np.linalg.eigvalsh(1000 * moments.sxx.half().double())  # whose squares are beyond half precision
     assert effective_rank((1000 * moments.sxx).half()) == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-3)
 

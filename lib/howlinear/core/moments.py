@@ -255,6 +255,11 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
         raise InputError(f"a covariance of shape {tuple(covariance.shape)}: give a matrix (d, d), as moments.sxx")
     if covariance.trace() < 0 or (covariance - covariance.T).abs().max() > 1e-3 * covariance.abs().max():
         raise InputError("a covariance is symmetric, with variances on its diagonal: give one, as moments.sxx")
+    return participation_ratio(covariance)
+
+
+def participation_ratio(covariance: Float[Tensor, "d d"]) -> float:
+    """Compute the effective rank of a matrix that is a covariance but for rounding, as where rows were taken away."""
     return float(covariance.trace().square() / covariance.square().sum())
 
 

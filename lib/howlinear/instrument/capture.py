@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core import intervals
 from howlinear.core.ceilings import decompose, outputs_vary
-from howlinear.core.moments import Folds, Moments, effective_rank
+from howlinear.core.moments import Folds, Moments, participation_ratio
 from howlinear.errors import InputError
 from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
@@ -495,7 +495,7 @@ def describe(captured: BlockCapture) -> dict[str, float]:
         "null": float(values[0] / values[-1]),
         "second": float(values[1] / values[-1]),
         "condition": inputs.condition,
-        "effective_rank": effective_rank(moments.sxx),
+        "effective_rank": participation_ratio(moments.sxx),
         "dynamic_range": float(deviation.max() / deviation.median()),
         "first_position_in": float(norm_x[first].mean() / norm_x[~first].mean()),
         "first_position_out": float(norm_y[first].mean() / norm_y[~first].mean()),

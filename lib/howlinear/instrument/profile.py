@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from howlinear.core.ceilings import Ceiling, ceiling_or_nan
 from howlinear.core.intervals import CONFIDENCE, Estimate
-from howlinear.core.moments import effective_rank
+from howlinear.core.moments import participation_ratio
 from howlinear.core.profile_statistics import few_rows_decide, smaller_turn
 from howlinear.core.token_split import TokenSplit
 from howlinear.errors import ConstantError, InputError
@@ -483,13 +483,13 @@ def solve(
 def _solved(block: BlockCapture, confidence: float) -> Solved:
     """Solve one block; if no row is massive, the ordinary rows are all rows."""
     whole = ceiling_or_nan(block.train, block.test, confidence).cpu()
-    rank = effective_rank(block.outputs.sxx)
+    rank = participation_ratio(block.outputs.sxx)
     massive_rows = len(block.massive())
     if massive_rows == 0:
         return Solved(whole, rank, 0, whole, rank)
     others = block.ordinary()
     ordinary = ceiling_or_nan(others.train, others.test, confidence).cpu()
-    return Solved(whole, rank, massive_rows, ordinary, effective_rank(others.outputs.sxx))
+    return Solved(whole, rank, massive_rows, ordinary, participation_ratio(others.outputs.sxx))
 
 
 def numbered(numbers: list[int]) -> str:
