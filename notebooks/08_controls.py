@@ -180,7 +180,8 @@ for name, model in language_models.items():
     fresh_ffns = {site.block: ffn_module(fresh, site) for site in hl.sites(fresh)}
     measured.append(measure.controls(name, blocks[name], ffns[name], fresh_ffns))
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
-    baselines[name] = [baseline(model, text, seed, first=min(run.rows, most)) for seed in range(seeds)]
+    how = {"first": min(run.rows, most), "blocks": list(captures[name].blocks)}
+    baselines[name] = [baseline(model, text, seed, **how) for seed in range(seeds)]
     for block, captured in captures[name].blocks.items():
         closed[name, block] = predict_spectrum(take_apart(model, block), sum(captured.train), 1)[0]
 

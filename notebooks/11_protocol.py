@@ -234,7 +234,7 @@ from howlinear.text.paper_rows import paper_rows
 by_model = {}
 for name, model in models.items():
     rows = paper_rows(replace(text, tokenizer=tokenizer_of(model)), seed=run.seed)
-    by_model[name] = paper_blocks(model, rows)
+    by_model[name] = paper_blocks(model, rows, blocks=list(run.capture(name).blocks))
 by_paper = run.record("paper_rows", pd.concat(by_model, names=["model", "row"]).reset_index("model"))
 run.folded("every block", by_paper.round(3))
 
