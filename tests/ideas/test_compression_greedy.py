@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from conftest import BLOCKS, WIDTH, tiny
+from helpers.families import VOCABULARY, small
 from helpers.reference import least_squares
 from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap, fit
@@ -70,6 +71,15 @@ def test_without_replaced_blocks_the_maps_are_those_of_a_capture(model, rows):
     assert maps.keys() == captured.keys()
     for block, kept in captured.items():
         torch.testing.assert_close(maps[block].weight, fit(sum(kept.train))[0].weight, rtol=0, atol=1e-5)
+
+
+def test_a_map_gives_what_the_block_wrote_also_where_its_layer_writes_over_it():
+    model = small("falcon")  # adds attention to it in place
+    rows = TokenRows.from_ids(torch.randint(VOCABULARY, (64, 32), generator=torch.Generator().manual_seed(0)))
+    maps = fit_maps(model, rows.ids, [0, 1])
+    for block, kept in capture(model, rows).items():
+        expected, _ = fit(sum(kept.train) + sum(kept.test))
+        torch.testing.assert_close(maps[block].weight, expected.weight, rtol=0, atol=1e-5)
 
 
 def test_behind_a_replaced_block_the_map_goes_from_shifted_inputs_to_the_whole_models_outputs(model, ids):

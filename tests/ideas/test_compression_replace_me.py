@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from conftest import BLOCKS
+from helpers.families import VOCABULARY, small
 from helpers.unit_rows import hush, seen
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import replace_me
+from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
 from howlinear.models.layers import layers_of, parameters, parts_of
+from howlinear.text.rows import TokenRows
 
 
 def sub_layers(model, number):
@@ -28,6 +31,14 @@ def test_a_map_by_hand():
     behind = read + torch.tensor([[0.0, 2.0], [0.0, 0.0], [0.0, 2.0]])
     found = replace_me.least_squares_map(written, read, behind)
     torch.testing.assert_close(found, torch.tensor([[0.0, 2.0], [0.0, 0.0]]).double(), atol=1e-6, rtol=0)
+
+
+def test_what_a_block_wrote_is_not_what_its_layer_makes_of_it():
+    model = small("falcon")  # adds attention to it in place
+    rows = TokenRows.from_ids(torch.randint(VOCABULARY, (64, 32), generator=torch.Generator().manual_seed(0)))
+    written, _, _ = replace_me.around(Calibration(model, rows), range(1, 2))
+    expected = sum(capture(model, rows)[0].train).mean_y
+    torch.testing.assert_close(written.double().mean(0), expected, rtol=0, atol=1e-6)
 
 
 def test_a_planted_map_is_found():

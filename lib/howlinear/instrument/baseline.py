@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,24 +56,12 @@ class Baseline:
         return float((self.in_sample - self.held_out).max())
 
 
-def baseline(
-    model: PreTrainedModel,
-    rows: Rows,
-    seed: int = 0,
-    first: int | None = None,
-    site: str = "ffn",
-    blocks: Sequence[int] | None = None,
-) -> Baseline:
+def baseline(model: PreTrainedModel, rows: Rows, seed: int = 0, **options: Any) -> Baseline:
     """Measure R²_lin of a model with fresh weights, doubling rows until held-out and in-sample R² meet in every block.
 
-    Only the model's configuration counts. If its weights stay on disk, the fresh weights are drawn layer by layer
-    (`models.drawn`), which gives other numbers of the same distribution. The looks are those of `stopping.schedule`.
-
-    Raises:
-        InseparableError: weights stay on disk, and the layers cannot be called one by one.
-        InputError: see `capture` and `ceiling`.
+    Options and errors are those of `brackets`.
     """
-    for measured in brackets(model, rows, seed, first, site, blocks):
+    for measured in brackets(model, rows, seed, **options):
         if measured.apart <= APART:
             break
     return measured
@@ -86,7 +75,16 @@ def brackets(
     site: str = "ffn",
     blocks: Sequence[int] | None = None,
 ) -> Iterator[Baseline]:
-    """Yield the brackets of `baseline`, on more and more rows until there are no more; same arguments."""
+    """Yield R²_lin of some blocks of a model with fresh weights, by default all, on more and more rows.
+
+    Only the model's configuration counts. If its weights stay on disk, the fresh weights are drawn layer by layer
+    (`models.drawn`), which gives other numbers of the same distribution. The looks are those of `stopping.schedule`,
+    which begins with `first` rows.
+
+    Raises:
+        InseparableError: weights stay on disk, and the layers cannot be called one by one.
+        InputError: see `capture` and `ceiling`.
+    """
     fresh = untrained(model, seed)
     by_layer = is_on_disk(fresh)
     if not by_layer:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import jupytext
 import papermill
@@ -66,8 +66,7 @@ def execute(
         jupytext.write(notebook, aside)
     failed.unlink(missing_ok=True)
     began = datetime.now(UTC)
-    kernels_inherit = {settings.RECORD: str(int(record))}
-    with atomic.written_aside(target) as aside, patch.dict(os.environ, kernels_inherit):
+    with atomic.written_aside(target) as aside, _recording(record):
         try:
             papermill.execute_notebook(
                 str(text),
@@ -93,6 +92,19 @@ def _read(stem: str) -> NotebookNode:
     if not os.path.isfile(source):
         raise SourceError(f"no notebook {stem!r}: {', '.join(stems())}")
     return jupytext.read(source)
+
+
+@contextmanager
+def _recording(record: bool) -> Iterator[None]:
+    """Tell kernels started meanwhile whether to record, through the environment that they inherit."""
+    before = os.environ.get(settings.RECORD)
+    os.environ[settings.RECORD] = str(int(record))
+    try:
+        yield
+    finally:
+        del os.environ[settings.RECORD]
+        if before is not None:
+            os.environ[settings.RECORD] = before
 
 
 # --- list of notebooks

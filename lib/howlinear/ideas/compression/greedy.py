@@ -31,7 +31,7 @@ from howlinear.instrument.capture import hooked
 from howlinear.instrument.layerwise import open_given
 from howlinear.instrument.perplexity import Change, change, held_out, losses
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
-from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.ffn_sites import Site, device_of, sites, width_of
 from howlinear.models.forward import running, trunk
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
@@ -78,25 +78,35 @@ def _fit_by_layer(
     blocks: Sequence[int],
     maps: Mapping[int, AffineMap],
 ) -> dict[int, AffineMap]:
-    """Do the same with one layer's weights in memory at a time: both texts move through it, one after the other."""
+    """Do the same with one layer's weights in memory at a time."""
     fitted: dict[int, AffineMap] = {}
-    whole, shifted = Layerwise(model, batches), Layerwise(model, batches)
-    for number in range(len(whole.layers)):
-        rows = {}
-        for text, replaced in ((whole, {}), (shifted, maps)):
-            with swap(model, replaced):
-                listened = sites(model, [number]) if number in blocks else []
-                kept = rows[text] = []
-                with hooked(listened, lambda _, x, y, kept=kept: kept.append((x.flatten(0, -2), y.flatten(0, -2)))):
-                    text.advance()
-        for place, (x, _) in enumerate(rows[shifted]):
-            _, y = rows[whole][place]
-            if not place:
-                moments = Moments(x.shape[1], y.shape[1], x.device)
-            moments.update(x, y)
-        if number in blocks:
-            fitted[number], _ = fit(moments.to("cpu"))
+    whole = Layerwise(model, batches)
+    shifted = Layerwise(model, batches) if maps else whole
+    for block in range(max(blocks) + 1):
+        wanted = block in blocks
+        of_whole = _rows_of_layer(whole, {}, wanted)
+        of_shifted = _rows_of_layer(shifted, maps, wanted) if maps else of_whole
+        if wanted:
+            width = width_of(model)
+            moments = Moments(width, width, device_of(model))
+            for (x, _), (_, y) in zip(of_shifted, of_whole, strict=True):
+                moments.update(x, y)
+            fitted[block], _ = fit(moments.to("cpu"))
     return {block: fitted[block] for block in blocks}
+
+
+def _rows_of_layer(text: Layerwise, maps: Mapping[int, AffineMap], wanted: bool) -> list[tuple[Tensor, Tensor]]:
+    """Move a text through its next layer while `maps` are in place; return its block's rows by batch, if wanted."""
+    rows = []
+
+    def keep(_: Site, x: Tensor, y: Tensor) -> None:
+        rows.append((x.flatten(0, -2), y.flatten(0, -2).clone()))  # Falcon adds attention to y in place
+
+    with swap(text.model, maps):
+        listened = sites(text.model, [text.passed]) if wanted else []
+        with hooked(listened, keep):
+            text.advance()
+    return rows
 
 
 @torch.no_grad()
@@ -107,7 +117,7 @@ def _rows_at(
     rows = {}
 
     def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        rows[site.block] = (x.flatten(0, -2), y.flatten(0, -2))
+        rows[site.block] = (x.flatten(0, -2), y.flatten(0, -2).clone())  # Falcon adds attention to y in place
 
     with swap(model, maps):
         listened = sites(model, list(blocks))

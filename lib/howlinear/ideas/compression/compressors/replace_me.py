@@ -78,7 +78,7 @@ def around(
     streams: dict[int, list[Tensor]] = {before: [], last: []}
 
     def note_written(_: Site, __: Tensor, y: Tensor) -> None:
-        written.append(y.flatten(0, -2).float().cpu())
+        written.append(y.flatten(0, -2).float().cpu().clone())  # Falcon adds attention to y in place
 
     def note_stream(site: Site, stream: Tensor) -> None:
         streams[site.block].append(stream.flatten(0, -2).float().cpu())
