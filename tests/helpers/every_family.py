@@ -24,7 +24,9 @@ from howlinear.models.forward import trunk
 from howlinear.text.rows import TokenRows, batch_of
 
 WIDTH, TOKENS = 32, 8
+WITHOUT_HEAD = ("splinter", "visual_bert")
 CLASSES = {  # family → its class or classes; for a family with several kinds of heads, the last of these
+    **{name: modeling_auto.MODEL_MAPPING_NAMES[name] for name in WITHOUT_HEAD},
     **modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     **modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     **modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,

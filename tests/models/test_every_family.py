@@ -1,8 +1,8 @@
 """All families of language models in `transformers`: a site is what its own weights make of x, or there is none.
 
-The counts, with transformers 5.23: of 246 families 187 can be made tiny by sizes alone (the others are composites of
-several models, or their sizes depend on one another). Of these 155 are found, 56 by the table and 99 by structure, and
-150 times the formula is worked here; 32 are refused.
+The counts, with transformers 5.23: of 248 families 189 can be made tiny by sizes alone (the others are composites of
+several models, or their sizes depend on one another). Of these 157 are found, 56 by the table and 101 by structure, and
+152 times the formula is worked here; 32 are refused.
 """
 
 import pytest
@@ -68,7 +68,7 @@ def test_what_is_found_is_worked_from_the_sites_own_weights(found):
         else:
             worked += None not in formulas
     assert wrong == {}
-    assert worked >= 150
+    assert worked >= 152
 
 
 def test_a_pass_that_ends_early_shows_a_block_the_same_rows(found):
@@ -94,8 +94,9 @@ def test_nothing_else_in_a_block_holds_matrices_but_attention_and_its_like(found
 
 def test_what_is_refused_says_why_or_what_to_pass(tiny_models, found):
     refused = tiny_models.keys() - found.keys()
-    assert len(found) >= 155
+    assert len(found) >= 157
     assert {name for name in found if name in FAMILIES} >= {"xglm", "electra", "deberta-v2"}
+    assert {"splinter", "visual_bert"} <= found.keys()
     for name in refused:
         with pytest.raises(InputError, match=r"cannot tell where|cannot be measured: ") as error:
             sites(tiny_models[name])

@@ -151,8 +151,7 @@ def test_a_spread_model_is_measured_swapped_and_felt_as_a_whole_one_is(spread):
 
 def test_structure_is_seen_through_the_hooks_of_a_spread_model(spread):
     model, parted = spread
-    if model.config.model_type != "opt":
-        assert find(parted.base_model, 16) == TABLE[model.config.model_type]
+    assert find(parted.base_model, 16) == TABLE[model.config.model_type]
 
 
 def test_a_spread_model_keeps_its_blocks_for_good(spread):

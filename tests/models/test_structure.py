@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, Starcoder2Config, Starcoder2ForCausalLM
 
-from helpers.families import FAMILIES, PAIRS, WIDTH, reads, small
+from helpers.families import FAMILIES, WIDTH, reads, small
 from helpers.nearly import assert_same_outputs
 from helpers.reference import r2_by_hooks
 from howlinear.errors import InputError
@@ -294,7 +294,7 @@ def test_structure_agrees_with_the_table_or_says_which_pair_it_may_be(name, monk
     model = small(name)
     pattern = TABLE[model.config.model_type]
     monkeypatch.delitem(TABLE, model.config.model_type)
-    if name.split(",")[0] not in PAIRS:
+    if name.split(",")[0] not in ("bloom", "mpt", "xlm"):  # pairs whose names say less
         assert pattern_of(model) == pattern
         return
     with pytest.raises(InputError, match=r"keeps its FFNs: no module of .* holds the FFN alone") as error:

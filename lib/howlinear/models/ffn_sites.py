@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.calls import FirstOutput, maps_alone
 from howlinear.models.checks import is_encoder_decoder, unwrapped
-from howlinear.models.structure import Unclear, find, find_attention, stacks
+from howlinear.models.structure import Unclear, find, find_attention, stacks, starred
 
 _BERT = "encoder.layer.*.intermediate.dense,encoder.layer.*.output.dense"  # `output` adds the residual and a norm
 _BERTS = (
@@ -235,7 +235,7 @@ def _pattern_beside(model: PreTrainedModel, site: str) -> str:
         raise InputError(
             f"cannot tell where {type(model).__name__}, a {family!r} model, keeps {KINDS[site]}: {unclear}"
         ) from unclear
-    return ",".join(f"{stack}.*.{path}" for path in attention.split(","))
+    return starred(stack, attention)
 
 
 def _stack_of(model: PreTrainedModel) -> str:

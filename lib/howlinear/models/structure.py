@@ -2,7 +2,8 @@
 
 In every block, the FFN is the one module outside attention that holds the block's widest weights, maps the hidden size
 to itself, holds no norm of the residual stream, and acts on each token by itself, unlike the modules next to it. The
-last is tested, not guessed: a token's output must not depend on its neighbours. Anything less clear is refused.
+last is tested, not guessed: a token's output must not depend on its neighbours. Or it is a pair of layers, named as in
+BERT or in BART, whose layers add the residual behind the second. Anything less clear is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from howlinear.models.checks import evaluating, lacks_weights
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 """Patterns found so far, by model: once a block is swapped, its structure no longer shows where the FFN was."""
+
+_PAIRS = ("intermediate.dense,output.dense", "fc1,fc2")  # of BERT and BART, and of the families that come from them
 
 
 class Unclear(Exception):  # noqa: N818
@@ -48,7 +51,7 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
             if len(set(paths.values())) > 1:
                 listed = ", ".join(f"{number}.{path}" for number, path in paths.items())
                 raise Unclear(f"the blocks of {name} differ: {listed}")
-            patterns.append(f"{name}.*.{paths[0]}")
+            patterns.append(starred(name, paths[0]))
         except Unclear as reason:
             unclear[name] = reason
     of_text = [reason for name, reason in unclear.items() if not perceives(name)]
@@ -103,6 +106,11 @@ def find_attention(base: nn.Module, stack: str, width: int) -> str:
     return paths.pop()
 
 
+def starred(stack: str, paths: str) -> str:
+    """Write the pattern of one module of every layer of a list, or of a pair, such as `layers.*.fc1,layers.*.fc2`."""
+    return ",".join(f"{stack}.*.{path}" for path in paths.split(","))
+
+
 def _widths(block: nn.Module, skip: tuple[str, ...] = ()) -> dict[str, int]:
     """Map the path of each module that itself holds weights of two or more dimensions to their widest side.
 
@@ -136,7 +144,10 @@ def _in_block(name: str, block: nn.Module, width: int) -> str:
         if output is not None:
             outputs[path] = output
     if not outputs:
-        raise Unclear(f"no module of {name} holds the FFN alone", _pair(name, block, widest, width))
+        pair = _pair(block, widest, width)
+        if pair in _PAIRS and len(widths) == 2:  # nothing else acts beside the two, as X-MOD's adapters do
+            return pair
+        raise Unclear(f"no module of {name} holds the FFN alone", pair and starred(name.rpartition(".")[0], pair))
 
     # several may fit, one inside the other, if they compute the same
     outermost = next(iter(outputs))
@@ -204,13 +215,10 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
     return both if alike else None
 
 
-def _pair(name: str, block: nn.Module, widest: list[str], width: int) -> str | None:
-    """The pattern to pass, if two Linears look like an FFN's first and last layer."""
+def _pair(block: nn.Module, widest: list[str], width: int) -> str | None:
+    """The paths of two Linears that look like an FFN's first and last layer, if the widest weights are these."""
     layers = [block.get_submodule(owner) for owner in widest]
     if len(layers) != 2 or not all(isinstance(layer, nn.Linear) for layer in layers):
         return None
     first, last = layers
-    if first.in_features != width or last.out_features != width:
-        return None
-    stack = name.rpartition(".")[0]
-    return f"{stack}.*.{widest[0]},{stack}.*.{widest[1]}"
+    return ",".join(widest) if first.in_features == width and last.out_features == width else None
