@@ -405,6 +405,7 @@ run.shown(published.beside_quoted(in_tables, "tables").round(3), paper.NONE)
 models = run.record("models", ceilings.describe_models(profiles, fresh, measured_blocks))
 summary = ceilings.summarise(measured_blocks, models)
 print(summary.round(2).to_string())
+print("held-out documents that R²_lin rests on:", models.set_index("model")["documents"].to_dict())
 
 # %% tags=["nbval-check-output"]
 likeness = run.record("likeness", ceilings.compare_profiles(measured_blocks))

@@ -1,8 +1,11 @@
 """The tables of notebook 02, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from conftest import BLOCKS, tiny
 from helpers.captures import moments_of
@@ -92,6 +95,9 @@ def test_a_block_that_was_not_measured_has_no_row_and_the_others_keep_their_untr
 
 def test_models_by_hand(profiles, blocks):
     blocks = blocks.assign(r2=[0.5, 0.9, 0.6, 0.1, 0.3, 0.2])
+    rows = profiles["gpt2"].rows
+    two_each = torch.tensor([[place, place + 1] for place in range(len(rows.ids))])  # documents of a sequence
+    profiles["gpt2"] = replace(profiles["gpt2"], rows=replace(rows, spans=two_each))
     llama, gpt2 = describe_models(profiles, FRESH, blocks).to_dict("records")
     assert np.isnan(llama["perplexity"])
     assert np.isnan(llama["spearman"])
@@ -99,6 +105,8 @@ def test_models_by_hand(profiles, blocks):
     assert gpt2["perplexity"] == 12.5
     assert gpt2["untrained_rows"] == 80_000
     assert gpt2["rows"] == profiles["gpt2"].rows_used
+    assert gpt2["documents"] == len(two_each[rows.test].unique()) > 0
+    assert np.isnan(llama["documents"])
     assert gpt2["rows_sha256"] == profiles["gpt2"].rows.sha256
 
 

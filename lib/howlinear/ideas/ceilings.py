@@ -77,6 +77,7 @@ def describe_models(
             "model": model,
             "perplexity": profile.perplexity,
             "rows": profile.rows_used,
+            "documents": profile.rows.held_out.documents,
             "rows_per_input": profile.rows_per_input,
             "untrained_rows": untrained[model].rows,
             "rises_and_falls": profile.rises_and_falls,
