@@ -87,9 +87,9 @@ plt.show()
 
 # %%
 model = run.model(first)
-sites = hl.sites(model)
-block = len(sites) // 3 if block is None else min(block, len(sites) - 1)
-for site in sites[:3]:
+measured = list(run.capture(first, every=True).blocks)  # all blocks whose outputs vary
+block = measured[len(measured) // 3] if block is None else min(measured, key=lambda number: abs(number - block))
+for site in hl.sites(model)[:3]:
     print(site.block, site.name, type(site.output).__name__)
 rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed)
 print("sequences:", tuple(rows.ids.shape), "held out:", int(rows.test.sum()))
@@ -111,10 +111,11 @@ from howlinear.models.ffn_sites import ffn_module
 
 seen = {}
 few = rows.ids[:4]
-ffn = ffn_module(model, sites[block])  # one module, or two layers with the activation between them
+(site,) = hl.sites(model, [block])
+ffn = ffn_module(model, site)  # one module, or two layers with the activation between them
 with torch.inference_mode():
     before = model(few)[0]  # logits; for an encoder, the residual stream after its last layer
-    with hooked(hl.sites(model, [block]), remember):
+    with hooked([site], remember):
         during = model(few)[0]
     by_hand = ffn(seen["x"])
 print("outputs the same while we listen:", torch.equal(before, during))
@@ -135,7 +136,7 @@ print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple
 # For one block of this capture, that is:
 
 # %%
-captures = {name: run.capture(name) for name in run.models}
+captures = {name: run.capture(name, every=True) for name in run.models}
 kept = captures[first].blocks[block]
 print("train folds:", len(kept.train), "· held-out folds:", len(kept.test))
 print("rows in each train fold:", [moments.n for moments in kept.train])

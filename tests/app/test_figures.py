@@ -98,10 +98,10 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(pipeline, tmp_
     assert not list(tmp_path.glob("**/*.yaml"))
 
 
-def saved(folder, hushed=()):
-    """A LLaMA of four blocks with fresh weights and its tokenizer; hushed blocks write the same on every row."""
+def saved(folder, hushed=(), blocks=4):
+    """A LLaMA with fresh weights and its tokenizer; hushed blocks write the same on every row."""
     tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
-    model = new_model("mini-llama", 3, blocks=4, width=64, vocabulary=len(tokenizer))
+    model = new_model("mini-llama", 3, blocks=blocks, width=64, vocabulary=len(tokenizer))
     hush(*(model.model.layers[block].mlp for block in hushed))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -110,7 +110,8 @@ def saved(folder, hushed=()):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("models") / "four-blocks")
+    """Deeper than the number of blocks that a short run looks into."""
+    return saved(tmp_path_factory.mktemp("models") / "seven-blocks", blocks=7)
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +149,9 @@ def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
     assert html.count("<img") == html.count("data:image/svg+xml;base64,") == len(captions)
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', html)  # it loads nothing
     blocks = hl.results(page.parent / "results", "02_ceilings")["blocks"]
-    assert blocks["block"].tolist() == [0, 1, 2, 3]
-    assert set(blocks["model"]) == {"four-blocks"}
+    assert blocks["block"].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert blocks["dppl"].notna().sum() == 6
+    assert set(blocks["model"]) == {"seven-blocks"}
 
 
 @pytest.mark.long

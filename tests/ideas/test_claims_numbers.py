@@ -453,6 +453,9 @@ LAYERS = {
     "none": costs([np.nan] * 6, [np.nan] * 6),
 }
 SWAPPED = {name: probed([0.1] * 6, range(6), layers=layers) for name, layers in LAYERS.items()}
+ALL_SWAPPED = ceilings(a=[0.9] * 8)
+EVEN_BLOCKS = ALL_SWAPPED["blocks"].assign(dppl=lambda blocks: blocks["dppl"].where(blocks["block"] % 2 == 0))
+PARTLY = results_of("02_ceilings", ["a"], blocks=EVEN_BLOCKS, models=ALL_SWAPPED["models"])
 PAIRLESS = on_texts(["docs", "code"], agreement=pd.DataFrame(columns=["model", "corpus", "other"]))
 
 
@@ -461,6 +464,8 @@ PAIRLESS = on_texts(["docs", "code"], agreement=pd.DataFrame(columns=["model", "
     [
         ("spread", ceilings(a=[0.9]), "a model of one block has no profile"),
         ("cost_correlation", ceilings(a=[0.9, 0.5]), "2 and 2 blocks: a correlation needs 6 of each"),
+        ("cost_correlation", PARTLY, "dppl is of blocks 0, 2, 4, 6 alone: all are needed"),
+        ("dearest_near_linear", PARTLY, "dppl is of blocks 0, 2, 4, 6 alone: all are needed"),
         ("corpora_shift", on_texts(["docs"]), "a single corpus has no other"),
         ("corpora_correlation", PAIRLESS, "fewer than three blocks"),
         ("cheapest_near_linear", ceilings(a=[0.5, 0.6]), "no block reaches an R² of 0.9: the highest is 0.60"),

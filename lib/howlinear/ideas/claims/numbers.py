@@ -180,10 +180,13 @@ def cheapest_near_linear(found: Results) -> Reading:
     return _extreme_near_linear(blocks, "dppl", np.min, unit=perplexity)
 
 
-def _swapped(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Return a model's blocks, if the costs of swapping them were measured."""
-    if blocks["dppl"].isna().all():
+def _swapped(blocks: pd.DataFrame, every: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return a model's blocks, if the cost of swapping was measured for each of them, or for each of `every`."""
+    costed = blocks[blocks["dppl"].notna()]
+    if costed.empty:
         raise UntestableError(NO_COST)
+    if len(costed) < len(blocks if every is None else every):
+        raise UntestableError(f"dppl is of blocks {', '.join(map(str, costed['block']))} alone: all are needed")
     return blocks
 
 
@@ -217,7 +220,7 @@ def critical(blocks: pd.DataFrame) -> tuple[set[int], set[int], set[int]]:
 @of_several
 def critical_overlap(results: Results) -> Readings:
     """Overlap of critical early blocks in the two models that are most alike: shared blocks over all (Jaccard)."""
-    swapped = results["blocks"].groupby("model").filter(lambda blocks: blocks["dppl"].notna().any())
+    swapped = results["blocks"].groupby("model").filter(lambda blocks: blocks["dppl"].notna().all())
     if swapped["model"].nunique() < 2:
         raise UntestableError("a single model has no other to differ from")
     sets = {name: critical(blocks) for name, blocks in swapped.groupby("model")}
@@ -361,10 +364,7 @@ def _beside(found: Results, table: str) -> pd.DataFrame:
 
 def _savings(found: Results) -> pd.DataFrame:
     """Return every block's ΔPPL with the line, and the share that products save; NaN if the line may cost nothing."""
-    swapped = _swapped(_beside(found, "layers"))
-    if len(swapped) < len(found["blocks"]):
-        raise UntestableError(f"dppl is of blocks {', '.join(map(str, swapped['block']))} alone: all are needed")
-    return swapped
+    return _swapped(_beside(found, "layers"), found["blocks"])
 
 
 # Notebook 04: what carries a high R²
