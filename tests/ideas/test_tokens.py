@@ -8,13 +8,14 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+from helpers.captures import moments_of, seen_at_sites
 from helpers.families import small
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.moments import Moments
-from howlinear.core.token_split import TokenSums, split, token_split
+from howlinear.core.token_split import split, token_split
 from howlinear.ideas.tokens import measure, planted, vocabulary
-from howlinear.ideas.tokens.table import Table, all_rows, of_inputs, penalty, table_alone, table_and_line
+from howlinear.ideas.tokens.table import of_inputs, penalty, table_alone, table_and_line
 from howlinear.instrument.capture import capture
 from howlinear.instrument.token_split import Grouping, token_sums
 from howlinear.models.load import untrained
@@ -75,7 +76,7 @@ def test_table_and_line_are_the_ridge_on_dummies(offset):
     train, test = fold < 4, fold >= 4
     sums = [sums_of(token[side], fold[side], x[side], y[side]) for side in (train, test)]
     found = table_and_line(sums[0])
-    line, _ = fit(all_rows(sums[0]))
+    line, _ = fit(sums[0].total())
     weight = penalty(split(line, sums[0]).error_share)
     kinds = token[train].unique()
     scale = np.concatenate([np.full(3, 1e5), np.full(len(kinds), 1 / math.sqrt(weight))])
@@ -100,7 +101,7 @@ def test_a_token_without_an_entry_has_the_line_alone():
     token, fold, x, y = rows_of(300)
     table = table_and_line(sums_of(token, fold, x, y))
     other = sums_of(token + 1_000, fold, x, y)
-    assert table.r2(other) == pytest.approx(r2(table.line, all_rows(other)), abs=1e-9)
+    assert table.r2(other) == pytest.approx(r2(table.line, other.total()), abs=1e-9)
 
 
 def test_where_tokens_decide_nothing_there_is_no_table():
@@ -137,18 +138,9 @@ def test_weights_are_repetitions():
 def test_the_vocabulary_is_every_token_by_itself(gpt2, rows):
     token, count = rows.ids.unique(return_counts=True)
     found = vocabulary.vocabulary_moments(gpt2, token, count, [1])[1]
-    alone = capture(gpt2, _pairs(token), [1], sample=2 * len(token))[1].rows()
-    first = {int(kind): (x, y) for kind, x, y in zip(alone.token, alone.x, alone.y, strict=True)}
-    x, y = (torch.stack([first[kind][side] for kind in token.tolist()]) for side in (0, 1))
-    expected = Moments(x.shape[1], y.shape[1]).update(x.repeat_interleave(count, 0), y.repeat_interleave(count, 0))
+    alone = seen_at_sites(gpt2, {"input_ids": token[:, None]})[1]
+    expected = moments_of(*(side.repeat_interleave(count, 0) for side in alone))
     torch.testing.assert_close(found.sxy, expected.sxy, rtol=1e-4, atol=1e-4)
-
-
-def _pairs(token):
-    """Every token as a sequence of its own, on both sides."""
-    ids = token.repeat(2)[:, None]
-    held_out = torch.arange(len(ids)) >= len(token)
-    return TokenRows(ids, held_out, torch.zeros(len(ids), dtype=torch.long))
 
 
 def test_a_vocabulary_table_has_both_lines(gpt2, rows):
@@ -227,5 +219,3 @@ def test_sums_of_a_model_are_those_of_its_rows(gpt2, rows):
         place = (sums.fold == fold) & (sums.token == token)
         assert float(sums.count[place]) == int(mine.sum())
         torch.testing.assert_close(sums.sum_y[place][0], kept.y[mine].double().sum(0), rtol=1e-6, atol=1e-6)
-    assert isinstance(sums, TokenSums)
-    assert isinstance(table_alone(sums), Table)

@@ -3,7 +3,7 @@
 from helpers.exercises import TestExercises  # noqa: F401
 from howlinear.core.ceilings import r2
 from howlinear.core.moments import Moments
-from howlinear.ideas.tokens.table import all_rows, table_alone
+from howlinear.ideas.tokens.table import table_alone
 
 
 def of_pairs(z, fold, keep):
@@ -24,7 +24,7 @@ def only(side, fold):
 
 def inputs_alone(names):
     def moments(side):
-        rows = all_rows(side)
+        rows = side.total()
         rows.sxx = names["within"](side).sxx
         return rows
 
@@ -33,7 +33,7 @@ def inputs_alone(names):
 
 def each_token_once(side):
     """Token means that count once each, however many rows they have."""
-    rows = all_rows(side)
+    rows = side.total()
     types, kind = side.types
     count = side.count.new_zeros(len(types)).index_add_(0, kind, side.count)[:, None]
     off_x = side.sum_x.new_zeros(len(types), rows.d_in).index_add_(0, kind, side.sum_x) / count - rows.mean_x
@@ -58,7 +58,7 @@ WRONG = {
         "rows less their mean": lambda names: lambda z, fold: names["square_of_mean"](z - z.mean(0), fold),
     },
     "within": {
-        "all rows": lambda names: all_rows,
+        "all rows": lambda names: lambda side: side.total(),
         "each fold by itself": each_fold_by_itself,
         "inputs alone": inputs_alone,
         "each token once": lambda names: each_token_once,
@@ -67,6 +67,6 @@ WRONG = {
         "the bug itself": lambda names: names["friends_r2"],
         "made of held-out rows": lambda names: lambda train, held_out: table_alone(held_out).r2(held_out),
         "the wrong way round": lambda names: lambda train, held_out: table_alone(held_out).r2(train),
-        "no table": lambda names: lambda train, held_out: r2(table_alone(train).line, all_rows(held_out)),
+        "no table": lambda names: lambda train, held_out: r2(table_alone(train).line, held_out.total()),
     },
 }

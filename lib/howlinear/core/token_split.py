@@ -97,6 +97,10 @@ class TokenSums:
         self.sum_x.index_add_(0, place, x.double())
         self.sum_y.index_add_(0, place, y.double())
 
+    def total(self) -> Moments:
+        """Add up the moments of all rows."""
+        return Moments.total(self.rows.values())
+
     @cached_property
     def types(self) -> tuple[Int64[Tensor, " types"], Int64[Tensor, " k"]]:
         """Distinct tokens, ascending, shape (types,), and the index of each sum's token among them, shape (k,)."""
@@ -192,6 +196,11 @@ def split(affine: AffineMap, held_out: TokenSums, counted: bool = False) -> Spli
     return _split(_Errors.of(affine, held_out), held_out, counted)
 
 
+def residual_sums(affine: AffineMap, side: TokenSums) -> Float[Tensor, "k d_out"]:
+    """Compute Σ (y − xW − b) for each token of each fold, shape (k, d_out)."""
+    return side.sum_y - side.sum_x @ affine.weight - side.count[:, None] * affine.bias
+
+
 class _Errors(NamedTuple):
     """Residuals of a map.
 
@@ -209,7 +218,7 @@ class _Errors(NamedTuple):
     def of(cls, affine: AffineMap, side: TokenSums) -> _Errors:
         score = PooledR2(affine)
         return cls(
-            side.sum_y - side.sum_x @ affine.weight - side.count[:, None] * affine.bias,
+            residual_sums(affine, side),
             {number: score.error(moments) for number, moments in side.rows.items()},
             {number: score.error(moments) for number, moments in side.paired.items()},
         )
@@ -224,7 +233,7 @@ class _Errors(NamedTuple):
 
 
 def _split(errors: _Errors, side: TokenSums, counted: bool = False) -> Split:
-    rows = Moments.total(list(side.rows.values()))
+    rows = side.total()
     r2 = 1 - sum(errors.rows.values()) / float(output_squares(rows))
     about_mean = side.sum_y - side.count[:, None] * rows.mean_y
     # Σ ‖y − ȳ‖² over the rows of a fold, about the mean ȳ of all: Syy + n ‖ȳ_f − ȳ‖²

@@ -16,7 +16,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.core.token_split import TokenSums, split, token_split
 from howlinear.files.tables import with_ends
-from howlinear.ideas.tokens.table import Table, all_rows, of_inputs, table_alone, table_and_line
+from howlinear.ideas.tokens.table import Table, of_inputs, table_alone, table_and_line
 from howlinear.instrument.token_split import Grouping, token_sums
 from howlinear.text.rows import TokenRows
 
@@ -122,10 +122,10 @@ def _block(side: Sides) -> dict[str, float]:
     parts = token_split(side.maps.whole, side.maps.refits, held_out)
     counted = split(side.maps.whole, held_out, counted=True)
     inputs = of_inputs(held_out)
-    no_line = AffineMap.constant(all_rows(inputs))
+    no_line = AffineMap.constant(inputs.total())
     input_share = token_split(no_line, [no_line, no_line], inputs).token_share
     follows = limits.optimism(whole.r2_train, whole.r2)
-    count = all_rows(held_out).n
+    count = held_out.total().n
     effective_rows = whole.rank / follows if follows > 0 else float("nan")  # v / n = rank / n, see `core.limits`
     return {
         **whole.interval.columns("r2"),
@@ -156,7 +156,7 @@ def _kinds(side: Sides) -> Iterator[tuple[str, dict[str, float]]]:
     for kind, sums in side.by_kind.items():
         if not sums.rows:  # every token is as frequent as the others
             continue
-        rows = all_rows(sums)
+        rows = sums.total()
         parts = token_split(side.maps.whole, side.maps.refits, sums)
         yield kind, {"rows": rows.n, "r2": r2(side.maps.whole, rows), **parts.columns()}
 

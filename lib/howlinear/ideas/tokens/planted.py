@@ -20,6 +20,7 @@ from howlinear.core.fold_maps import fit_folds
 from howlinear.core.token_split import TokenSums, token_split
 
 FOLDS = 8  # of each side
+ROWS, WIDTH = 8_000, 6  # of both sides; of inputs and of outputs
 
 
 class Case(NamedTuple):
@@ -39,7 +40,7 @@ class Case(NamedTuple):
 CASES = {"a table, no line": Case(0.9, 0.0), "a line, no table": Case(0.0, 0.8), "both": Case(0.4, 0.4)}
 
 
-def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, width: int = 6) -> list[TokenSums]:
+def plant(case: Case, seed: int = 0, types: int = 1_000) -> list[TokenSums]:
     """Draw rows of a planted block with equally likely tokens, summed by token: a train side and a held-out side."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -47,17 +48,17 @@ def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, widt
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     # e and h have mean 0 and variance 1 over the vocabulary, and all their features are uncorrelated
-    columns = torch.cat([torch.ones(types, 1, dtype=torch.float64), normal(types, 2 * width)], 1)
+    columns = torch.cat([torch.ones(types, 1, dtype=torch.float64), normal(types, 2 * WIDTH)], 1)
     orthogonal = torch.linalg.qr(columns).Q * types**0.5
-    _, embedding, of_token = orthogonal.split([1, width, width], 1)
-    token = torch.randint(types, (rows,), generator=generator)
-    fold = torch.randint(2 * FOLDS, (rows,), generator=generator)
-    noise = (1 - case.table - case.line) ** 0.5 * normal(rows, width)
-    x = embedding[token] + normal(rows, width)
+    _, embedding, of_token = orthogonal.split([1, WIDTH, WIDTH], 1)
+    token = torch.randint(types, (ROWS,), generator=generator)
+    fold = torch.randint(2 * FOLDS, (ROWS,), generator=generator)
+    noise = (1 - case.table - case.line) ** 0.5 * normal(ROWS, WIDTH)
+    x = embedding[token] + normal(ROWS, WIDTH)
     y = case.table**0.5 * of_token[token] + (case.line / 2) ** 0.5 * x + noise
     sides = []
     for side in (fold < FOLDS, fold >= FOLDS):
-        sums = TokenSums.empty(token[side], fold[side], width, width)
+        sums = TokenSums.empty(token[side], fold[side], WIDTH, WIDTH)
         for number in fold[side].unique().tolist():
             inside = fold == number
             sums.update(number, token[inside], x[inside], y[inside])

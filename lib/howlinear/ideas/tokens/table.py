@@ -25,7 +25,7 @@ from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, PooledR2, fit, output_squares
 from howlinear.core.moments import Moments
-from howlinear.core.token_split import TokenSums, by_type, split
+from howlinear.core.token_split import TokenSums, by_type, residual_sums, split
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,7 @@ class Table:
 
     def r2(self, held_out: TokenSums) -> float:
         """Compute R² on other rows; for a token without an entry, only the line applies."""
-        missed = sum(self.errors(held_out).values())
-        squares = float(output_squares(all_rows(held_out)))
-        return 1 - missed / squares
+        return 1 - sum(self.errors(held_out).values()) / float(output_squares(held_out.total()))
 
     def errors(self, held_out: TokenSums) -> dict[int, float]:
         """Fold → Σ ‖y − ŷ‖² of its rows."""
@@ -52,7 +50,7 @@ class Table:
         entry = self.entry[place] * seen[:, None]
 
         # Σ ‖e − α‖² = Σ ‖e‖² − 2 Σ_t ⟨Σ e, α_t⟩ + Σ_t n_t ‖α_t‖²
-        crossed = (_errors(self.line, held_out) * entry).sum(1)
+        crossed = (residual_sums(self.line, held_out) * entry).sum(1)
         squared = held_out.count * entry.square().sum(1)
         change = squared - 2 * crossed
         line = PooledR2(self.line)
@@ -61,17 +59,6 @@ class Table:
             of_fold = change[held_out.fold == fold]
             errors[fold] = line.error(moments) + float(of_fold.sum())
         return errors
-
-
-def all_rows(side: TokenSums) -> Moments:
-    """Moments of all rows of a side."""
-    return Moments.total(list(side.rows.values()))
-
-
-def _errors(line: AffineMap, side: TokenSums) -> Float[Tensor, "k d_out"]:
-    """Σ (y − xW − b) for each token of each fold."""
-    predicted = side.sum_x @ line.weight + side.count[:, None] * line.bias
-    return side.sum_y - predicted
 
 
 def penalty(share: float) -> float:
@@ -83,7 +70,7 @@ def penalty(share: float) -> float:
 
 def table_alone(train: TokenSums, of_table: float | None = None) -> Table:
     """Fit a table without a line: every token's mean, shrunk to that of all rows by a given or estimated penalty."""
-    mean = AffineMap.constant(all_rows(train))
+    mean = AffineMap.constant(train.total())
     if of_table is None:
         of_table = penalty(split(mean, train).token_share)
     return _with_entries(mean, train, of_table)
@@ -92,17 +79,17 @@ def table_alone(train: TokenSums, of_table: float | None = None) -> Table:
 def table_and_line(train: TokenSums, of_table: float | None = None) -> Table:
     """Fit a table and a line together, by a given penalty or one estimated from the residuals of the line alone."""
     if of_table is None:
-        line, _ = fit(all_rows(train))
+        line, _ = fit(train.total())
         of_table = penalty(split(line, train).error_share)
     without_table = of_table == torch.inf
-    rows = all_rows(train) if without_table else _with_lighter_means(train, of_table)
+    rows = train.total() if without_table else _with_lighter_means(train, of_table)
     line, _ = fit(rows)
     return _with_entries(line, train, of_table)
 
 
 def _with_entries(line: AffineMap, train: TokenSums, of_table: float) -> Table:
     token, _ = train.types
-    left, rows = by_type(_errors(line, train), train)
+    left, rows = by_type(residual_sums(line, train), train)
     entry = left / (rows + of_table)[:, None]  # α_t = n_t / (n_t + λ) · (ȳ_t − x̄_t W − b)
     return Table(line, token, entry, of_table)
 
@@ -121,7 +108,7 @@ def _with_lighter_means(train: TokenSums, of_table: float) -> Moments:
     centre_y = left @ mean_y / left.sum()
 
     # Moments about x̃ and ỹ …
-    moments = all_rows(train)
+    moments = train.total()
     n = moments.n
     delta_x = moments.mean_x - centre_x
     delta_y = moments.mean_y - centre_y

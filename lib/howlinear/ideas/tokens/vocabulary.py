@@ -57,7 +57,7 @@ def vocabulary_table(model: PreTrainedModel, text: TokenRows, much: TokenRows, b
     sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]
     rows = []
     for block, sums in token_sums(model, text, sides, blocks).items():
-        train, held_out = (Moments.total(list(side.rows.values())) for side in sums)
+        train, held_out = (side.total() for side in sums)
         own, _ = fit(train)
         over_vocabulary, _ = fit(of_vocabulary[block])
         rows.append(
