@@ -386,7 +386,7 @@ print(depth.astype(float).round(2).T.to_string())
 
 # %%
 writers = flow[flow["role"] == "writes most"].set_index("model")["block"].to_dict()
-print(interventions.without(run.models, writers))
+print("no massive outputs to change:", ", ".join(name for name in run.models if name not in writers) or "in no model")
 tried = []
 for name, writer in writers.items():
     stored = run.capture(name)
@@ -464,7 +464,8 @@ plt.show()
 # have no cost, and are named first.
 
 # %%
-print(costs.without_costs(run.models, swap_costs))
+costless = [name for name in run.models if name not in set(swap_costs["model"])]
+print("no next token to predict, so no perplexity and no swap costs:", ", ".join(costless) or "of no model")
 costs.worth_table(swap_costs).dropna(axis=1, how="all").round(3)
 
 # %% [markdown]

@@ -8,8 +8,8 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import streams_hooked
 
 
-def moments_of(x, y):
-    return Moments(x.shape[1], y.shape[1]).update(x, y)
+def moments_of(x, y=None):
+    return Moments(x.shape[1], 0 if y is None else y.shape[1]).update(x, y)
 
 
 def capture_of(sample):

@@ -20,10 +20,15 @@ def power(k):
     return lambda z: hermite(z, k)[k]
 
 
-def captured(x, y, folds=4):
-    """Rows as a capture holds them: every fourth is held out, and folds take turns."""
+def sample_of(x, y, folds=4):
+    """Rows as a sample: every fourth is held out, and folds take turns."""
     row = torch.arange(len(x))
-    return capture_of(Sample(x.float(), y.float(), row, row, row % 4 == 3, row // 4 % folds))
+    return Sample(x.float(), y.float(), row, row, row % 4 == 3, row // 4 % folds)
+
+
+def captured(x, y, folds=4):
+    """These rows as a capture holds them."""
+    return capture_of(sample_of(x, y, folds))
 
 
 def sides_of(kept, change=lambda x: x):

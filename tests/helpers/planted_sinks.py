@@ -1,11 +1,12 @@
 """Rows of a block whose sinks are planted: the first token of every sequence, loud features, heavy tails, or none."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
-from howlinear.core.moments import Moments
-from howlinear.instrument.capture import BlockCapture, Sample
+from helpers.captures import capture_of
+from howlinear.instrument.capture import Sample
 from howlinear.instrument.massive import HeavyRowsKeeper
 
 D = 12
@@ -57,23 +58,13 @@ def token_ids(sequences=256):
 
 def captured(x, y, test, fold, sequence, position, batch=512):
     """What `capture` keeps of these rows, all of them sampled."""
-    sides = []
-    keeper = HeavyRowsKeeper()
-    outputs = Moments(D)
-    for held_out in (False, True):
-        side = []
-        for number in range(FOLDS):
-            rows = ((test == held_out) & (fold == number)).nonzero()[:, 0]
-            moments = Moments(D, D)
-            for part in rows.split(batch):
-                moments.update(x[part], y[part])
-                if held_out:
-                    outputs.update(y[part])
-                keeper.update(x[part], y[part], sequence[part], position[part], held_out, number)
-            side.append(moments)
-        sides.append(side)
     sample = Sample(x, y, position, torch.where(position == 0, 1, 2), test, fold)
-    return BlockCapture(*sides, outputs, sample, keeper.finish())
+    keeper = HeavyRowsKeeper()
+    for held_out in (False, True):
+        for number, rows in enumerate(sample.folds(held_out)):
+            for part in rows.split(batch):
+                keeper.update(x[part], y[part], sequence[part], position[part], held_out, number)
+    return replace(capture_of(sample), heavy=keeper.finish())
 
 
 @contextmanager

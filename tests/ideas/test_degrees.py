@@ -253,22 +253,6 @@ def skewed():
     return captured(x, y)
 
 
-def test_full_degree_two_is_least_squares_on_a_list_of_all_products(skewed, monkeypatch):
-    monkeypatch.setattr("howlinear.ideas.degrees.products.STREAM", 100)  # several chunks
-    s = skewed.sample
-    validation, *others = s.folds(test=False)
-    count = sum(len(index) for index in others)
-    (found,) = quadratic(skewed, [count], [1e-9])
-    change = PolynomialFeatures(2).fit_transform
-    rows = torch.cat(others)
-    weights = np.linalg.lstsq(change(s.x[rows, :4].double()), s.y[rows].double().numpy())[0]
-    y = s.y[s.test].double().numpy()
-    error = y - change(s.x[s.test, :4].double()) @ weights
-    assert found.rows == count == int((~s.test).sum()) - len(validation)
-    assert found.r2.value == pytest.approx(1 - (error**2).sum() / ((y - y.mean(0)) ** 2).sum(), abs=1e-6)
-    assert found.r2.low < found.r2.value < found.r2.high
-
-
 def test_full_degree_two_is_scikit_learns_ridge_regression_on_more_and_more_drawn_rows(monkeypatch):
     """Held-out rows are louder than those that whiten; the last number of rows alone would take another ridge."""
     monkeypatch.setattr("howlinear.ideas.degrees.products.STREAM", 50)

@@ -203,17 +203,18 @@ def test_a_layout_that_cannot_be_is_refused(corpus, split, factors, message):
 # --- The groups
 
 
-def laid_of(rows, steps=2):
-    """Rows as a layout: within each train fold the sequences join in turn."""
+@pytest.fixture
+def laid(ids):
+    """Rows as a layout of two steps: within each train fold the sequences join in turn."""
+    rows = TokenRows.from_ids(torch.cat([ids, ids.roll(1, 1), ids.roll(2, 1)]), folds=8)
     step = torch.zeros(len(rows.ids), dtype=torch.long)
     for members in rows.folds(test=False):
-        step[members] = torch.arange(len(members)) % steps
+        step[members] = torch.arange(len(members)) % 2
     return layout.Layout(rows, step, FACTORS)
 
 
-def test_groups_are_the_rows_that_they_say(ids, monkeypatch):
-    rows = TokenRows.from_ids(torch.cat([ids, ids.roll(1, 1), ids.roll(2, 1)]), folds=8)
-    model, laid = tiny("mini-gpt2"), laid_of(rows)
+def test_groups_are_the_rows_that_they_say(laid):
+    model, rows = tiny("mini-gpt2"), laid.rows
     everything = capture(model, rows, sample=rows.ids.numel())
     for block, groups in grouping.stream_groups(model, laid):
         kept = everything[block].sample
@@ -232,9 +233,8 @@ def test_groups_are_the_rows_that_they_say(ids, monkeypatch):
         assert sum(grouping.select(groups, True, 0)).n == int(kept.test.sum())
 
 
-def test_blocks_take_turns_when_memory_is_short(ids):
-    rows = TokenRows.from_ids(torch.cat([ids, ids.roll(1, 1), ids.roll(2, 1)]), folds=8)
-    model, laid = tiny("mini-gpt2"), laid_of(rows)
+def test_blocks_take_turns_when_memory_is_short(laid):
+    model = tiny("mini-gpt2")
     at_once = dict(grouping.stream_groups(model, laid))
     in_turn = dict(grouping.stream_groups(model, laid, memory=1))
     assert list(at_once) == list(in_turn) == list(range(BLOCKS))

@@ -24,6 +24,7 @@ from howlinear.ideas.sinks.measure import (
     left_out_table,
     look,
     r2_without_loudest,
+    rest,
 )
 from howlinear.ideas.sinks.tokens import (
     cosine_table,
@@ -44,6 +45,11 @@ def seen(**plant):
     return look(captured(*teacher(**plant)), COUNTS, FEATURES)
 
 
+def curve(found, kind):
+    """Number left out → R²_lin."""
+    return {point["left_out"]: point["r2"] for point in found.curves if point["kind"] == kind}
+
+
 def sides(x, y, test, kept):
     """Train and held-out rows of those that are kept."""
     return (x[kept & ~test], y[kept & ~test]), (x[kept & test], y[kept & test])
@@ -51,15 +57,17 @@ def sides(x, y, test, kept):
 
 def test_what_is_left_without_the_heaviest_is_a_fit_of_all_other_rows():
     x, y, test, *_ = rows = teacher()
-    found = look(captured(*rows), COUNTS, FEATURES)
+    block = captured(*rows)
+    found = look(block, COUNTS, FEATURES)
     heaviest = y.norm(dim=1).argsort(descending=True)
     of_all = least_squares(x[~test], y[~test])[:2]
-    for point in found.tokens:
+    for count, r2 in curve(found, "heaviest rows").items():
         kept = torch.ones(len(x), dtype=torch.bool)
-        kept[heaviest[: point.left_out]] = False
+        kept[heaviest[:count]] = False
         train, held_out = sides(x, y, test, kept)
-        assert point.r2 == pytest.approx(held_out_r2(train, held_out), abs=1e-6)
-        assert point.of_all == pytest.approx(pooled_r2(*held_out, *of_all), rel=1e-4, abs=1e-4)
+        assert r2 == pytest.approx(held_out_r2(train, held_out), abs=1e-6)
+        by_all = rest(block, count, found.solved.ceiling.map).of_all
+        assert by_all == pytest.approx(pooled_r2(*held_out, *of_all), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,7 @@ def test_tokens_or_features_carry_r2_or_neither_does(plant, massive, carried_by)
     found = seen(**plant)
     assert (found.solved.massive_rows > 0) == massive
     assert found.carried_by == carried_by
-    assert found.loud == found.features[1]  # of twelve features the loudest one
+    assert found.loud.r2 == curve(found, "loudest features")[1]  # of twelve features the loudest one
 
 
 def test_a_sink_in_a_single_feature_is_a_token_all_the_same():
@@ -96,13 +104,14 @@ def test_what_shows_both_signs_is_both():
 def test_rows_far_out_are_those_of_the_largest_leverage():
     x, y, test, *_ = rows = teacher(sequences=64)
     found = look(captured(*rows), [0, 40], FEATURES)
+    far_out = curve(found, "rows far out")
     design = torch.cat([x, torch.ones(len(x), 1)], 1).double()
     gram = design[~test].T @ design[~test]
     leverage = (design @ torch.linalg.inv(gram) * design).sum(1)
     kept = torch.ones(len(x), dtype=torch.bool)
     kept[leverage.argsort(descending=True)[:40]] = False
-    assert found.far_out[0] == pytest.approx(found.solved.ceiling.r2, abs=1e-9)  # all rows are sampled
-    assert found.far_out[40] == pytest.approx(held_out_r2(*sides(x, y, test, kept)), abs=1e-6)
+    assert far_out[0] == pytest.approx(found.solved.ceiling.r2, abs=1e-9)  # all rows are sampled
+    assert far_out[40] == pytest.approx(held_out_r2(*sides(x, y, test, kept)), abs=1e-6)
 
 
 def test_features_are_left_out_by_their_loudness_on_train_rows():
@@ -170,7 +179,7 @@ def test_one_direction_counts_energy_along_both_of_its_ends():
 def test_tokens_are_named_where_they_stand(looks):
     ids = {"sunk": token_ids(), "plain": token_ids()}
     decode = {"sunk": "<{}>".format, "plain": str}
-    table = token_table(looks, ids, decode, most=2)
+    table = token_table(looks, ids, decode)
     first = table.query("block == 0")
     assert first["token"].tolist() == ["'<1>'"]
     assert first["place"].tolist() == ["position 0"]
@@ -179,7 +188,7 @@ def test_tokens_are_named_where_they_stand(looks):
     assert first["share"].tolist() == [1.0]
     elsewhere = table.query("block == 1")
     assert set(elsewhere["place"]) == {"elsewhere"}
-    assert elsewhere["rank"].tolist() == [1, 2]
+    assert elsewhere["rank"].tolist() == [1, 2, 3, 4, 5]
     last = token_ids()[:, -1].tolist()
     most_frequent = max(set(last), key=last.count)
     assert elsewhere["count"].iloc[0] == last.count(most_frequent)
@@ -313,7 +322,7 @@ def test_tables_hold_every_number_once(looks):
     assert (writer["r2"], writer["r2_low"]) == (expected.solved.ceiling.r2, expected.solved.ceiling.r2_low)
     assert writer["r2_ordinary_high"] == expected.solved.ordinary.r2_high
     assert writer["fall"] == pytest.approx(writer["r2"] - writer["r2_ordinary"])
-    assert writer["of_all"] == expected.tokens[3].of_all
+    assert writer["of_all"] == expected.ordinary.of_all
     assert writer["rows"] == 256 * SEQ_LEN
     assert writer["heaviest"] > 800
     without_loudest = writer["r2_without_loudest"], writer["r2_ordinary_without_loudest"]
@@ -324,7 +333,7 @@ def test_tables_hold_every_number_once(looks):
     curves = left_out_table(looks)
     assert len(curves) == 5 * (2 * len(COUNTS) + 2 * len(FEATURES))
     chosen = curves.query("model == 'sunk' and block == 0 and kind == 'heaviest rows' and left_out == 64")
-    assert chosen["r2"].tolist() == [expected.tokens[2].r2]
+    assert chosen["r2"].tolist() == [curve(expected, "heaviest rows")[64]]
     kinds = {"heaviest rows", "rows far out", "loudest features", "loudest features, ordinary rows"}
     assert set(curves["kind"]) == kinds
 

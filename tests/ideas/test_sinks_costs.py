@@ -18,7 +18,6 @@ from howlinear.ideas.sinks.costs import (
     cost_table,
     keep_massive,
     put_constant_first,
-    without_costs,
     worth_table,
 )
 from howlinear.ideas.sinks.measure import block_table, first_rows, look
@@ -138,7 +137,6 @@ def test_an_encoder_has_no_costs_and_the_table_says_so(sunk):
     assert {"model", "block", "nats", "delta"} <= set(table.columns)
     assert stack([table, table], COLUMNS).empty
     assert worth_table(table).empty
-    assert "tiny" in without_costs(["tiny"], table)
 
 
 def test_costs_stand_beside_one_another(costs):
@@ -148,7 +146,6 @@ def test_costs_stand_beside_one_another(costs):
     assert 0.9 < sunk_block["mended"] < 1.1
     assert sunk_block["mended"] == pytest.approx(1 - sunk_block["d"] / sunk_block["a"])
     assert table.loc[("tiny", 0), ["b", "c", "d", "mended"]].isna().all()
-    assert without_costs(["tiny"], costs) == ""
     nothing = costs.iloc[:0]
     both = stack([nothing, costs, nothing, costs.assign(model="other")], COLUMNS)
     pd.testing.assert_frame_equal(both[: len(costs)], costs)

@@ -36,7 +36,6 @@ from howlinear.ideas.sinks.interventions import (
     place_losses,
     possible_lengths,
     tables,
-    without,
 )
 from howlinear.ideas.sinks.planted import answer, first_apart, planted, sink, sunk
 from howlinear.instrument.capture import capture
@@ -292,5 +291,3 @@ def test_nothing_tried_is_two_tables_without_rows():
     assert set(effects) == set(EFFECTS)
     assert set(summary) == set(SUMMARY)
     assert len(summary) == 2 * len(found[1])
-    assert without(["a"], {"a": 3}) == ""
-    assert "b" in without(["a", "b"], {"a": 3})

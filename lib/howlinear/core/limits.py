@@ -36,6 +36,11 @@ def optimism(in_sample: float, held_out: float) -> float:
     return 1 - (max(0.0, 1 - in_sample) / (1 - held_out)) ** 0.5
 
 
+def limit_or_nan(in_sample: float, held_out: float) -> float:
+    """Estimate the limit of R², NaN if the rows are not `enough`."""
+    return limit(in_sample, held_out) if enough(in_sample, held_out) else float("nan")
+
+
 def enough(in_sample: float, held_out: float) -> bool:
     """Return whether there are enough rows to estimate the limit of R²."""
     return optimism(in_sample, held_out) <= MOST_OPTIMISM

@@ -12,7 +12,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from howlinear.core import limits
-from howlinear.core.ceilings import PooledR2, decompose, refits, whitening
+from howlinear.core.ceilings import PooledR2, decompose, output_squares, refits, whitening
 from howlinear.core.gaussian import Hidden, predict_spectrum
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
@@ -68,7 +68,7 @@ def with_keys(table: pd.DataFrame, model: str, block: int) -> pd.DataFrame:
 
 
 def captured_blocks(
-    model: PreTrainedModel, rows: TokenRows, blocks: Sequence[int], held: int = HELD
+    model: PreTrainedModel, rows: TokenRows, blocks: Sequence[int], held: int
 ) -> Iterator[tuple[int, BlockCapture]]:
     """Yield blocks with all their rows, in order; one pass of the model captures as many as fit in memory."""
     at_a_time = max(1, held // (rows.count * width_of(model)))
@@ -145,7 +145,8 @@ def gaussian_table(name: str, model: PreTrainedModel, blocks: Mapping[int, Block
         if len(captured.massive()):
             others = captured.ordinary()
             ordinary = excess_table(others.train, others.test, parts)
-            massive_share = 1 - _output_squares(others) / _output_squares(captured)
+            squares = [float(output_squares(Moments.total([*each.train, *each.test]))) for each in (others, captured)]
+            massive_share = 1 - squares[0] / squares[1]
         both = {"all": everything.assign(massive_share=massive_share), "ordinary": ordinary.assign(massive_share=0.0)}
         table = pd.concat(both, names=["counted"]).reset_index(level=0)
         tables.append(with_keys(table, name, block))
@@ -158,7 +159,7 @@ def excess_table(train: Sequence[Moments], test: Sequence[Moments], parts: Hidde
     inputs = decompose(fitted)
     score = PooledR2(inputs.solution(fitted))
     r2_train, r2_test = score(fitted), score(held_out)
-    limit = limits.limit(r2_train, r2_test) if limits.enough(r2_train, r2_test) else float("nan")
+    limit = limits.limit_or_nan(r2_train, r2_test)
     every = [float(predict_spectrum(parts, moments, 1)[0]) for moments in (fitted, *left_out(train))]
     predicted, without_folds = every[0], every[1:]
 
@@ -192,11 +193,6 @@ def predicted_table(gaussian: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _output_squares(captured: BlockCapture) -> float:
-    """Σ (y − ȳ)² of all rows, train and held out."""
-    return float(Moments.total([*captured.train, *captured.test]).syy.sum())
-
-
 # --- how tight the bound of degree 2 is, and how many products it takes
 
 
@@ -220,7 +216,7 @@ def probe_table(neurons: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
     return both[[*KEYS, "rank"]].assign(share=gain / step)
 
 
-def kernel_table(captured: BlockCapture, rows: Sequence[int], all_kernels: bool = True) -> pd.DataFrame:
+def kernel_table(captured: BlockCapture, rows: Sequence[int], all_kernels: bool) -> pd.DataFrame:
     """Compute learning curves of degree 2 or of all `KERNELS`; only degree 2 has the last number of rows."""
     curves = {"degree 2": _curve(learning_curve(captured, KERNELS["degree 2"], rows))}
     if all_kernels:

@@ -37,14 +37,13 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> 
     width = features(sample.x[:2]).shape[1]
     if not ascends(sizes, 1, width):
         raise InputError(f"sizes {list(sizes)} of {width} features: give ascending numbers from 1 to {width}")
-    train = []
-    for index in sample.folds(test=False):
-        train.append(add_features(Moments(width, sample.y.shape[1]), sample, index, features))
+    d_out = sample.y.shape[1]
+    train = [add_features(Moments(width, d_out), sample, index, features) for index in sample.folds(test=False)]
     _check_rows(train, sizes[-1])
 
     test_features = []
     truth = []
-    test = Moments(width, sample.y.shape[1])
+    test = Moments(width, d_out)
     for index in sample.folds(test=True):
         x = torch.cat([features(sample.x[part]) for part in index.split(CHUNK)])
         test.update(x, sample.y[index])
@@ -103,9 +102,7 @@ def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float
     """R² of a guess with each fold of rows left out in turn."""
     pairs = zip(truth, guess, strict=True)
     residuals = [float((y.double() - fold).square().sum()) for y, fold in pairs]
-    outputs = []
-    for y in truth:
-        outputs.append(Moments(1, y.shape[1]).update(y.new_zeros(len(y), 1), y))
+    outputs = [Moments(1, y.shape[1]).update(y.new_zeros(len(y), 1), y) for y in truth]
     values = []
     for i, others in enumerate(left_out(outputs)):
         error = sum(residuals[:i]) + sum(residuals[i + 1 :])

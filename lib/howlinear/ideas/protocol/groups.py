@@ -12,17 +12,15 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.protocol.layout import Layout
-from howlinear.instrument.capture import hooked
+from howlinear.instrument.capture import read_tokens
 from howlinear.models.ffn_sites import Site, sites, width_of
-from howlinear.models.forward import trunk
-from howlinear.text.rows import FOLDS, batch_of
+from howlinear.text.rows import FOLDS, fold_of
 
 LOUDEST = 0.01  # share of the rows that count as loud
 PILOT = 32  # sequences on which the threshold of loudness is measured
@@ -63,50 +61,42 @@ def measure_loudness(model: PreTrainedModel, layout: Layout, every_site: list[Si
     """Block → the output norm above which a row is loud, as one in a hundred is on the first train sequences."""
     thresholds = {}
 
-    def keep(site: Site, _: Tensor, y: Tensor) -> None:
-        norms = y.flatten(0, -2).float().norm(dim=1)
-        thresholds[site.block] = float(norms.quantile(1 - LOUDEST))
+    def keep(site: Site, _: Tensor, y: Tensor, *__: Tensor) -> None:
+        thresholds[site.block] = float(y.float().norm(dim=1).quantile(1 - LOUDEST))
 
     train = (~layout.rows.test).nonzero()[:, 0]
-    with hooked(every_site, keep), torch.no_grad():
-        trunk(model, batch_of(model, layout.rows, train[:PILOT]), every_site[-1])
+    read_tokens(model, layout.rows, every_site, [train[:PILOT]], keep)
     return thresholds
 
 
-@torch.no_grad()
 def _read(
     model: PreTrainedModel, layout: Layout, some: list[Site], thresholds: Mapping[int, float]
 ) -> dict[int, Groups]:
     """Run all sequences once; return block → the moments of its groups, without those that have no rows."""
     width = width_of(model)
     moments = {site.block: defaultdict(partial(Moments, width, width)) for site in some}
-    seq_len = layout.rows.ids.shape[1]
-    for test, fold, step, sequences in _members(layout):
-        for batch in sequences.split(BATCH):
-            first = torch.arange(len(batch) * seq_len) % seq_len == 0
 
-            def keep(site: Site, x: Tensor, y: Tensor, first=first, test=test, fold=fold, step=step) -> None:
-                x = x.flatten(0, -2)
-                y = y.flatten(0, -2)
-                loud = y.float().norm(dim=1) > thresholds[site.block]
-                for is_first, is_loud in product((False, True), repeat=2):
-                    inside = (first == is_first) & (loud == is_loud)
-                    if inside.any():
-                        group = Group(test, fold, step, is_first, is_loud)
-                        moments[site.block][group].update(x[inside], y[inside])
+    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, places: Tensor) -> None:
+        test, fold = fold_of(layout.rows, batch)
+        first = places % layout.rows.seq_len == 0
+        loud = y.float().norm(dim=1) > thresholds[site.block]
+        for is_first, is_loud in product((False, True), repeat=2):
+            inside = (first == is_first) & (loud == is_loud)
+            if inside.any():
+                group = Group(test, fold, int(layout.step[batch[0]]), is_first, is_loud)
+                moments[site.block][group].update(x[inside], y[inside])
 
-            with hooked(some, keep):
-                trunk(model, batch_of(model, layout.rows, batch), some[-1])
+    read_tokens(model, layout.rows, some, _batches(layout), keep)
     return moments
 
 
-def _members(layout: Layout) -> Iterator[tuple[bool, int, int, Tensor]]:
-    """Yield held out or not, fold, step, and the sequences in them."""
+def _batches(layout: Layout) -> Iterator[Tensor]:
+    """Yield batches of sequences that are of one side, fold and step."""
     for test in (False, True):
-        for fold, members in enumerate(layout.rows.folds(test)):
+        for members in layout.rows.folds(test):
             steps = layout.step[members]
-            for step in steps.unique().tolist():
-                yield test, fold, step, members[steps == step]
+            for step in steps.unique():
+                yield from members[steps == step].split(BATCH)
 
 
 def select(groups: Groups, test: bool, step: int, position_0: bool = True, loud: bool = True) -> list[Moments]:

@@ -16,9 +16,9 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core import limits
 from howlinear.core.ceilings import AffineMap, Ceiling, about_scalar, ceiling, fit, residual
 from howlinear.core.intervals import Estimate, left_out
+from howlinear.core.limits import limit_or_nan
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.protocol.choices import (
@@ -106,11 +106,6 @@ def without_loudest(moments: Moments) -> Bool[Tensor, " d_out"]:
     return features
 
 
-def limit_of(in_sample: float, held_out: float) -> float:
-    """Estimate the limit of R² with ever more rows; NaN if the rows are too few for that."""
-    return limits.limit(in_sample, held_out) if limits.enough(in_sample, held_out) else float("nan")
-
-
 # --- Under every protocol
 
 
@@ -136,7 +131,7 @@ def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int
                     continue
                 in_sample = r2(affine, train, denominator, features)
                 yield about | {"rows": MOST, "r2": held_out}
-                yield about | {"rows": LIMIT, "r2": limit_of(in_sample, held_out)}
+                yield about | {"rows": LIMIT, "r2": limit_or_nan(in_sample, held_out)}
 
 
 # --- Over train rows
@@ -204,7 +199,7 @@ def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Ite
         held_out = r2(affine, others, protocol.denominator, features)
         if protocol.rows != LIMIT:
             return held_out
-        return limit_of(r2(affine, fitted, protocol.denominator, features), held_out)
+        return limit_or_nan(r2(affine, fitted, protocol.denominator, features), held_out)
 
     null = float(protocol.null)
     affine, _ = fit(train, null)

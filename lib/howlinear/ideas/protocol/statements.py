@@ -51,10 +51,9 @@ STATEMENTS = {
 
 def statement_table() -> pd.DataFrame:
     """The statements; table `statements`."""
-    rows = []
-    for name, about in STATEMENTS.items():
-        rows.append({"statement": name, "asks": about.asks, "threshold": about.threshold, "above": about.above})
-    return pd.DataFrame(rows)
+    table = pd.DataFrame([vars(statement) for statement in STATEMENTS.values()]).drop(columns="statistic")
+    table.insert(0, "statement", list(STATEMENTS))
+    return table
 
 
 def number_table(universes: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain, islice
 
 import pandas as pd
 import torch
@@ -91,11 +92,9 @@ def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[
         by_fall = with_massive.loc[with_massive["fall"].abs().sort_values(ascending=False, kind="stable").index]
         without = of_model[of_model["massive_rows"] == 0].sort_values("r2", ascending=False, kind="stable")
         ranked = without["block"].tolist()
-        from_both_ends = []
-        while ranked:
-            from_both_ends.append(ranked.pop(0))
-            ranked.reverse()
-        chosen[str(model)] = sorted(by_fall["block"].head(most).tolist() + from_both_ends[:others])
+        # the most linear, the least linear, the next of either, and so on
+        from_both_ends = dict.fromkeys(chain.from_iterable(zip(ranked, reversed(ranked), strict=True)))
+        chosen[str(model)] = sorted([*by_fall["block"].head(most), *islice(from_both_ends, others)])
     return chosen
 
 
@@ -156,11 +155,3 @@ def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
     costly = table["a"].where(table["a"] > 0)
     table["mended"] = 1 - table["d"] / costly
     return table.rename_axis(columns=None)
-
-
-def without_costs(names: Iterable[str], costs: pd.DataFrame) -> str:
-    """Say in a sentence which models have no swap cost, being encoders; empty if there are none."""
-    missing = [name for name in names if name not in set(costs["model"])]
-    if not missing:
-        return ""
-    return f"Swap costs do not apply to {', '.join(missing)}: no next token is predicted, so there is no perplexity."

@@ -269,8 +269,10 @@ class _Block:
         return Seen(self._scores(), ordinary, massive_rows, mean.cpu())
 
     def _scores(self) -> Scores:
-        train = [moments.cpu() for (held_out, _), moments in self.ordinary.items() if not held_out]
-        test = [moments.cpu() for (held_out, _), moments in self.ordinary.items() if held_out]
+        train, test = (
+            [moments.cpu() for (held_out, _), moments in self.ordinary.items() if held_out == side]
+            for side in (False, True)
+        )
         return score_folds(fit_folds(train), test)
 
 
@@ -439,14 +441,6 @@ def tables(found: Iterable[tuple[pd.DataFrame, pd.DataFrame]]) -> tuple[pd.DataF
     effects = stack((of_model for of_model, _ in found), EFFECTS)
     summary = stack((of_model for _, of_model in found), SUMMARY)
     return effects, summary
-
-
-def without(names: Iterable[str], writers: Mapping[str, int]) -> str:
-    """Say in a sentence in which models there is nothing to change; empty if there are none."""
-    missing = [name for name in names if name not in writers]
-    if not missing:
-        return ""
-    return f"No block of {', '.join(missing)} writes massive outputs, so there is nothing to change there."
 
 
 def _rise(before: Pass, after: Pass, rows: TokenRows) -> Estimate:

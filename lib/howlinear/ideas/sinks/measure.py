@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import pandas as pd
 import torch
@@ -23,12 +24,10 @@ from howlinear.core.ceilings import AffineMap, fit, leverage, r2, residual
 from howlinear.core.moments import Moments
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE, few_rows_decide, largest_step, spread
 from howlinear.errors import InputError
-from howlinear.instrument.capture import BlockCapture, hooked
+from howlinear.instrument.capture import BlockCapture, read_tokens
 from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.profile import Solved, solve
-from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -62,7 +61,6 @@ class Rest:
 class Quieter:
     """A block without its loudest output features."""
 
-    left_out: int  # features
     r2: float  # R²_lin of the others, all rows
     ordinary: float  # of ordinary rows, with their own map and their own order of loudness
 
@@ -75,14 +73,12 @@ class Look:
     heavy: HeavyRows  # the heaviest of them
     solved: Solved  # R²_lin of all rows and of ordinary ones, with intervals
     ordinary: Rest  # all rows but the massive ones
-    tokens: list[Rest]  # without the k heaviest rows, per k
     cuts: dict[float, Rest]  # without the rows beyond each of `CUTS`
     first: HeavyRows | None  # the rows at position 0, as they are; None if none were given
     r2_without_first: float  # R²_lin without them; NaN likewise
     carrying_share: float  # of the rows, see `carrying_share`
-    far_out: dict[int, float]  # k → R²_lin without rows far out in the inputs
-    features: list[Quieter]  # without the k loudest output features, per k
-    loud: Quieter  # without the loudest `LOUD` of them
+    loud: Quieter  # without the loudest `LOUD` of the output features
+    curves: list[dict[str, Any]]  # R²_lin as more and more of a `kind` is left out: rows of `left_out_table`
 
     @property
     def carried_by(self) -> str:
@@ -120,10 +116,18 @@ def look(
 
     def quieter(count: int) -> Quieter:
         return Quieter(
-            left_out=count,
             r2=r2_without_loudest(of_all, block, count),
             ordinary=r2_without_loudest(of_ordinary, ordinary_block, count),
         )
+
+    curves = [{"kind": "heaviest rows", "left_out": count, "r2": without(count).r2} for count in counts]
+    for count, of_sample in _far_out_curve(block, counts).items():
+        curves.append({"kind": "rows far out", "left_out": count, "r2": of_sample})
+    for count in feature_counts:
+        if count < width:
+            left = quieter(count)
+            curves.append({"kind": "loudest features", "left_out": count, "r2": left.r2})
+            curves.append({"kind": "loudest features, ordinary rows", "left_out": count, "r2": left.ordinary})
 
     r2_without_first = float("nan")
     if first is not None:
@@ -135,14 +139,12 @@ def look(
         heavy=heavy,
         solved=solved,
         ordinary=without(solved.massive_rows),
-        tokens=[without(count) for count in counts],
         cuts={cut: without(len(heavy.beyond(cut))) for cut in CUTS},
         first=first,
         r2_without_first=r2_without_first,
         carrying_share=carrying_share(block),
-        far_out=_far_out_curve(block, counts),
-        features=[quieter(count) for count in feature_counts if count < width],
         loud=quieter(max(1, round(LOUD * width))),
+        curves=curves,
     )
 
 
@@ -179,22 +181,18 @@ def carrying_share(block: BlockCapture) -> float:
     return float(everything.syy.sum().square() / (everything.n * squares))
 
 
-@torch.inference_mode()
 def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
     """Collect the rows of each block at position 0 of every sequence."""
-    ids = rows.ids[:, :1] if is_causal(model) else rows.ids  # a causal model sees only the first token there
+    read = replace(rows, ids=rows.ids[:, :1]) if is_causal(model) else rows  # a causal model sees no later token there
     listened = sites(model)
     found: dict[int, list[tuple[Tensor, Tensor]]] = {site.block: [] for site in listened}
 
-    def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        first_x = x.view(-1, ids.shape[1], x.shape[-1])[:, 0]
-        first_y = y.view(-1, ids.shape[1], y.shape[-1])[:, 0]
-        found[site.block].append((first_x.float().cpu().clone(), first_y.float().cpu().clone()))
+    def keep(site: Site, x: Tensor, y: Tensor, *_: Tensor) -> None:
+        first = slice(None, None, read.seq_len)
+        found[site.block].append((x[first].float().cpu().clone(), y[first].float().cpu().clone()))
 
-    with evaluating(model), hooked(listened, keep):
-        for batch in ids.split(max(1, BATCH_TOKENS // ids.shape[1])):
-            trunk(model, batch, listened[-1])
-    sequence = torch.arange(len(ids))
+    sequence = torch.arange(len(rows.ids))
+    read_tokens(model, read, listened, sequence.split(max(1, BATCH_TOKENS // read.seq_len)), keep)
     first = {}
     for block, parts in found.items():
         x, y = (torch.cat(values) for values in zip(*parts, strict=True))
@@ -282,18 +280,8 @@ def _rank_one(pooled: float, median: float, rank: float) -> bool:
 
 def left_out_table(looks: Looks) -> pd.DataFrame:
     """Tabulate R²_lin as more and more is left out: a row per block, kind of what is left out, and number."""
-    rows = []
-    for (model, block), seen in looks.items():
-        where = {"model": model, "block": block}
-        for point in seen.tokens:
-            rows.append(where | {"kind": "heaviest rows", "left_out": point.left_out, "r2": point.r2})
-        for count, r2_of_sample in seen.far_out.items():
-            rows.append(where | {"kind": "rows far out", "left_out": count, "r2": r2_of_sample})
-        for point in seen.features:
-            point_at = where | {"left_out": point.left_out}
-            rows.append(point_at | {"kind": "loudest features", "r2": point.r2})
-            rows.append(point_at | {"kind": "loudest features, ordinary rows", "r2": point.ordinary})
-    return pd.DataFrame(rows)
+    tables = {at: pd.DataFrame(seen.curves) for at, seen in looks.items()}
+    return pd.concat(tables, names=["model", "block", "point"]).reset_index(["model", "block"])
 
 
 def cut_table(looks: Looks) -> pd.DataFrame:

@@ -54,15 +54,14 @@ def token_table(
     looks: Looks,
     ids: Mapping[str, Int64[Tensor, "n_sequences seq_len"]],
     decode: Mapping[str, Callable[[int], str]],
-    most: int = 5,
 ) -> pd.DataFrame:
-    """List the `most` frequent tokens of massive rows, at position 0 and elsewhere; table `tokens`."""
+    """List the five most frequent tokens of massive rows, at position 0 and elsewhere; table `tokens`."""
     rows = []
     for (model, block), massive in _massive_rows(looks).items():
         token = ids[model][massive.sequence, massive.position]
         for place, there in (("position 0", massive.position == 0), ("elsewhere", massive.position > 0)):
             counts = pd.Series(token[there].tolist(), dtype="int64").value_counts(sort=True)
-            for rank, (token_id, count) in enumerate(counts.head(most).items(), start=1):
+            for rank, (token_id, count) in enumerate(counts.head(5).items(), start=1):
                 rows.append(
                     {
                         "model": model,
