@@ -9,7 +9,7 @@ from scipy.stats import t as student_t
 
 from howlinear.core.correlation import fisher
 from howlinear.files import tables
-from howlinear.ideas.claims.contrasts import TOGETHER, Reading, UntestableError, distance, extreme
+from howlinear.ideas.claims.contrasts import TOGETHER, UntestableError, distance, extreme
 from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.text.rows import TokenRows
 
@@ -245,21 +245,23 @@ def test_products_save_on_critical_early_blocks_and_elsewhere_not():
 
 
 def test_the_overlap_of_critical_blocks_reaches_as_far_as_their_costs_allow():
-    """By trying every set of critical blocks that the intervals leave possible."""
+    """By trying every set of critical blocks that the intervals leave possible; a later block is never critical."""
     random = np.random.default_rng(0)
     kinds = {"surely": (9.0, 8.0, 10.0), "maybe": (4.0, 2.5, 5.5), "hardly": (2.5, 1.0, 4.0), "never": (1.0, 0.9, 1.1)}
     for _ in range(60):
-        profiles, possible = [], []
+        profiles, critical, possible = [], [], []
         for model in "ab":
-            drawn = random.choice([*kinds], 3).tolist()  # of three early blocks; six later ones cost 1
-            ends = [kinds[kind] for kind in [*drawn, *["never"] * 6]]
+            drawn = random.choice([*kinds], 3).tolist()  # of three early blocks; five of six later ones cost 1
+            ends = [kinds[kind] for kind in [*drawn, "surely", *["never"] * 5]]
+            critical.append({place for place, kind in enumerate(drawn) if kind in ("surely", "maybe")})
             profiles.append(pd.DataFrame(ends, columns=tables.with_ends("dppl")).assign(model=model, block=range(9)))
             choices = [{"surely": [True], "never": [False]}.get(kind, [True, False]) for kind in drawn]
             possible.append([set(np.flatnonzero(taken)) for taken in itertools.product(*choices)])
-        overlaps = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in itertools.product(*possible)]
+        pairs = [critical, *itertools.product(*possible)]
+        value, *overlaps = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs]
         results = results_of("02_ceilings", ["a", "b"], blocks=pd.concat(profiles))
         found = read("critical_overlap", results)["together"].estimate
-        assert (found.low, found.high) == pytest.approx((min(overlaps), max(overlaps)))
+        assert (found.value, found.low, found.high) == pytest.approx((value, min(overlaps), max(overlaps)))
 
 
 def ranks(*blocks):
@@ -293,26 +295,6 @@ def test_swaps_of_near_linear_blocks_by_hand():
     )
     known = spearmanr([0.5, 0.9, 0.4, 0.3, 0.95, 0.6], range(6)).statistic
     assert read("cost_correlation", results)["a"].estimate.value == pytest.approx(known)
-
-
-def dear(**dear_blocks):
-    """Results of models of twelve blocks, all costing 1 but some that cost 10."""
-    results = ceilings(**dict.fromkeys(dear_blocks, np.linspace(0.2, 0.9, 12)))
-    blocks = results["blocks"]
-    places = zip(blocks.model, blocks.block, strict=True)
-    cost = np.array([10.0 if block in dear_blocks[model] else 1.0 for model, block in places])
-    swapped = blocks.assign(dppl=cost, dppl_low=cost - 0.5, dppl_high=cost + 0.5)
-    return results_of("02_ceilings", dear_blocks, blocks=swapped)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "value"),
-    [((0, 1), (0, 1), 1.0), ((0,), (0, 1, 2, 3), 0.25), ((0,), (1,), 0.0), ((), (), 1.0), ((0, 9), (0, 11), 1.0)],
-)
-def test_critical_early_blocks_overlap_by_hand(first, second, value):
-    found = read("critical_overlap", dear(a=first, b=second))[TOGETHER].estimate
-    assert found.low <= found.value == pytest.approx(value)
-    assert found.value <= found.high
 
 
 def test_a_spread_over_folds_is_known_to_a_factor():
@@ -357,15 +339,11 @@ def test_the_shortfall_is_the_worst_of_ill_conditioned_blocks():
     assert read("shortfall", trained([1e5, 1e5], (11, 28)))["a"].note == "GD, block 28"
 
 
-@pytest.mark.parametrize("statistic", ["cost_correlation", "dearest_near_linear", "cheapest_near_linear"])
-def test_an_encoder_is_silent_about_costs_and_others_speak(statistic):
-    results = ceilings(talks=np.linspace(0.1, 0.95, 12), encodes=np.linspace(0.1, 0.95, 12))
-    results["blocks"].loc[results["blocks"].model == "encodes", ["dppl", "dppl_low", "dppl_high"]] = np.nan
-    found = read(statistic, results)
-    assert found["encodes"] == "an encoder predicts no next token, so a swap costs no perplexity"
-    assert isinstance(found["talks"], Reading)
-    with pytest.raises(UntestableError, match="a single model has no other"):
-        read("critical_overlap", results)
+def an_encoder_beside(**profiles):
+    """Results of notebook 02, `a` that of a model whose swaps have no cost."""
+    results = ceilings(a=np.linspace(0.1, 0.95, 12), **profiles)
+    results["blocks"].loc[results["blocks"].model == "a", tables.with_ends("dppl")] = np.nan
+    return results
 
 
 @pytest.mark.parametrize(
@@ -374,7 +352,7 @@ def test_an_encoder_is_silent_about_costs_and_others_speak(statistic):
         ("gelu_distance", ceilings(gpt2=[0.9, 0.5], llama=[0.9, 0.5]), "two GELU models are compared, and there are 1"),
         ("gelu_distance", ceilings(gpt2=[0.9, 0.5], pythia=[0.9, 0.5, 0.4]), "2 blocks and 3 cannot be laid"),
         ("gelu_correlation", ceilings(gpt2=[0.9, 0.5], pythia=[0.9, 0.5, 0.4]), "2 blocks and 3 cannot be laid"),
-        ("critical_overlap", ceilings(a=np.linspace(0, 1, 12)), "a single model has no other"),
+        ("critical_overlap", an_encoder_beside(talks=np.linspace(0, 1, 12)), "a single model has no other"),
         ("critical_overlap", ceilings(a=[0.9, 0.5], b=[0.9, 0.5]), "no later blocks"),
         ("scale_probe", ceilings(a=[0.9, 0.5]), "no TinyLlama among the models"),
         ("text_beside_seeds", tables.Results("08_controls", {}), "hold no beside_seeds"),
@@ -446,6 +424,8 @@ def test_massive_rows_by_hand():
 
 
 UNMEASURED = "not measured in this run: its results hold no "
+NO_COST = "an encoder predicts no next token, so a swap costs no perplexity"
+NEAR_LINEAR = ("dearest_near_linear", "cheapest_near_linear")
 FLAT = probed([0.1] * 6, range(6))
 LAYERS = {
     "even": costs([2, 2, 2, 1, 2, 2], [0] * 6),
@@ -473,7 +453,8 @@ PAIRLESS = on_texts(["docs", "code"], agreement=pd.DataFrame(columns=["model", "
         ("shortfall", trained([20, 100]), "no condition number exceeds the 500 steps taken"),
         ("saved_early", SWAPPED["even"], "no early block costs 3 times what later ones do"),
         ("saved_later", SWAPPED["two"], "dppl is of blocks 0, 1 alone: all are needed"),
-        ("saved_early", SWAPPED["none"], "an encoder predicts no next token, so a swap costs no perplexity"),
+        ("saved_early", SWAPPED["none"], NO_COST),
+        *((name, an_encoder_beside(), NO_COST) for name in ("cost_correlation", *NEAR_LINEAR)),
         ("fold_spread", ceilings(a=[0.5, 0.6]), UNMEASURED + "r2_sd"),
         ("largest_fold_spread", ceilings(a=[0.5, 0.6]), UNMEASURED + "r2_sd"),
         ("recipe_median_gain", FLAT, UNMEASURED + "recipe"),
@@ -483,7 +464,7 @@ PAIRLESS = on_texts(["docs", "code"], agreement=pd.DataFrame(columns=["model", "
         ("fall_without_massive_rows", sinks(sunk(0, 0, 0.6, 0.6)), "no block has a massive row"),
         ("rank_one_of_tokens", sinks(sunk(0, 9, 0.9, 0.6)), "no block is nearly linear along one direction alone"),
         ("least_at_first_position", sinks(sunk(0, 9, 0.6, 0.55)), "without its massive rows no block's R²_lin moves"),
-        ("dearest_mended", sinks(sunk(0, 9, 0.9, 0.6)), "an encoder predicts no next token"),
+        ("dearest_mended", sinks(sunk(0, 9, 0.9, 0.6)), NO_COST),
         ("dearest_mended", sinks(costs=[swapped(0, "a", 1.0, massive_rows=0)]), "no block with a massive row was"),
         ("dearest_mended", sinks(costs=[swapped(0, "a", 0.005), swapped(0, "d", 0.1)]), "may cost nothing"),
     ],
@@ -497,3 +478,5 @@ def test_a_model_beside_the_run_profiles_own_is_no_test_of_a_claim():
     named = tables.Results(results.stem, results, {"settings": {"models": ["a", "grown"], "beside": ["grown"]}})
     assert read("spread", results).keys() == {"a", "grown"}
     assert read("spread", named).keys() == {"a"}
+    with pytest.raises(UntestableError, match="a single model has no other"):
+        read("critical_overlap", named)

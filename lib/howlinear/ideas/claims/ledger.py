@@ -23,24 +23,10 @@ from howlinear.errors import SourceError
 from howlinear.files import tables
 from howlinear.files.published import load_published
 from howlinear.files.tables import with_ends
-from howlinear.ideas.claims.claim import (
-    DECIDED,
-    UNITS,
-    Claim,
-    Verdict,
-    fingerprint,
-    margin,
-    verdict,
-)
+from howlinear.ideas.claims.claim import DECIDED, UNITS, Claim, Verdict, fingerprint, margin, verdict
 from howlinear.ideas.claims.contrasts import TOGETHER, Reading, Readings, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.ideas.claims.published import own_numbers
-
-OF_TEXTS = "05_corpora"
-"""The notebook whose claims are about texts."""
-
-JUDGED_BY = "judged_by"
-"""Setting of a ledger's results that holds the fingerprint of its claims."""
 
 VERDICTS = [
     *("claim", "model", "verdict", *with_ends("value"), "note"),
@@ -64,7 +50,7 @@ def evaluate(results: Path, claims: Sequence[Claim]) -> pd.DataFrame:
 
 def evaluate_other_texts(results: Path, claims: Sequence[Claim], other: str | None) -> pd.DataFrame:
     """Judge claims about texts on those of another run profile of the same models, if any; its name is `profile`."""
-    about_texts = [claim for claim in claims if claim.notebook == OF_TEXTS]
+    about_texts = [claim for claim in claims if claim.notebook == "05_corpora"]
     found = evaluate(results.parent / other, about_texts) if other else pd.DataFrame(columns=VERDICTS)
     return found.assign(profile=other)
 
@@ -214,4 +200,4 @@ def settings_of_ledger(factors: Sequence[float]) -> dict[str, Any]:
     """Return the settings of notebook 13's results: which claims judged, and how verdicts and units are shown."""
     units = {name: asdict(unit) for name, unit in UNITS.items()}
     marks = {str(verdict): verdict.symbol for verdict in Verdict}
-    return {JUDGED_BY: fingerprint(), "factors": list(factors), "units": units, "marks": marks}
+    return {"judged_by": fingerprint(), "factors": list(factors), "units": units, "marks": marks}

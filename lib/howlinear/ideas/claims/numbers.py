@@ -7,7 +7,7 @@ be taken. Numbers of a pair of models, or of all twins, are under `TOGETHER`; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import combinations
@@ -64,11 +64,8 @@ def per_model(read: Callable[[Results], Reading]) -> Statistic:
 
     @wraps(read)
     def statistic(results: Results) -> Readings:
-        beside = results.settings.get("beside", ())  # models that were made to show something are no test of it
         readings: Readings = {}
         for name in results.settings["models"]:
-            if name in beside:
-                continue
             try:
                 readings[name] = read(of_model(results, name))
             except UntestableError as error:
@@ -80,14 +77,27 @@ def per_model(read: Callable[[Results], Reading]) -> Statistic:
 
 def of_several(statistic: Statistic) -> Statistic:
     """Register a statistic of all tables, so that claims can name it."""
-    STATISTICS[statistic.__name__] = statistic
-    return statistic
+
+    @wraps(statistic)
+    def of_tested(results: Results) -> Readings:
+        beside = results.settings.get("beside", ())  # models that were made to show something are no test of it
+        return statistic(_without(results, beside) if beside else results)
+
+    STATISTICS[statistic.__name__] = of_tested
+    return of_tested
 
 
 def of_model(results: Results, name: str) -> Results:
     """Select a model's rows of every table with a column `model`."""
     own = {key: table[table["model"] == name] for key, table in results.items() if "model" in table}
     return Results(results.stem, own, results.run)
+
+
+def _without(results: Results, models: Sequence[str]) -> Results:
+    """Leave some models out of the settings and of every table with a column `model`."""
+    others = {key: table[~table["model"].isin(models)] if "model" in table else table for key, table in results.items()}
+    tested = [name for name in results.settings["models"] if name not in models]
+    return Results(results.stem, others, {"settings": {**results.settings, "models": tested}})
 
 
 def measured(found: Mapping[str, Any] | pd.DataFrame, key: str) -> Any:
@@ -475,11 +485,8 @@ def moved(found: Results) -> Reading:
     # A random model's R² is known as a bracket, from held out to in sample. Value: from the middle of the brackets,
     # averaged over seeds; lower end: from the nearest end of any seed; upper end: from the farthest.
     own, random = found["controls"], found["random"]
-    middle = random.assign(middle=(random["r2"] + random["r2_in_sample"]) / 2).groupby("block")["middle"].mean()
-    by_block = random.groupby("block")
-    bracket = pd.DataFrame(
-        {"middle": middle, "lowest": by_block["r2"].min(), "highest": by_block["r2_in_sample"].max()}
-    )
+    by_block = random.assign(middle=(random["r2"] + random["r2_in_sample"]) / 2).groupby("block")
+    bracket = by_block.agg(middle=("middle", "mean"), lowest=("r2", "min"), highest=("r2_in_sample", "max"))
     both = own[own["control"] == "own"].join(bracket, on="block")
     # |r_b − mean over seeds of the bracket's middle|
     from_mean = (both["r2"] - both["middle"]).abs()

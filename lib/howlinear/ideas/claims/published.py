@@ -20,39 +20,35 @@ from howlinear.ideas.claims.claim import Claim, Verdict
 from howlinear.ideas.claims.contrasts import Reading, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
 
+MEASURED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora")
+"""Notebooks that measure what the paper's figures hold."""
+
 TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick": "r2_lin_moby_dick"}
 """The paper's texts, the main one first → column of `published.csv` with R²_lin on each."""
 
 
 def as_results(notebook: str, published: pd.DataFrame) -> Results:
     """Return what the paper publishes in the form of a notebook's results; no number has an interval."""
-    published = published.sort_values("block", kind="stable")
-    match notebook.split("_")[1]:
-        case "ceilings":
-            tables = {"blocks": _exact(published, r2="r2_lin", dppl="dppl_linear")}
-        case "bilinear":
-            tables = {
-                "blocks": _exact(published, r2="r2_lin", gain="bilinear_gain_r16"),
-                "recipe": published[["model", "block"]].assign(gain=published["bilinear_gain_r16"]),
-                "layers": _exact(published.assign(saved=_share_saved), dppl="dppl_linear", saved="saved"),
-            }
-        case "rank":
-            blocks = _exact(published, r2="r2_lin", median_r2="r2_perfeature_median")
-            tables = {"blocks": blocks.assign(rank_90=published["rrr_rank90"])}
-        case "corpora":
-            profiles = [_exact(published, r2=column).assign(corpus=text) for text, column in TEXTS.items()]
-            tables = {"profiles": pd.concat(profiles), "agreement": pd.DataFrame(_agreement(published))}
-        case _:
-            raise InputError(f"the paper's figures hold nothing that notebook {notebook} measures: quote its text")
+    if notebook not in MEASURED:
+        raise InputError(f"the paper's figures hold nothing that notebook {notebook} measures: quote its text")
+    published = published.sort_values("block", kind="stable").assign(saved=_share_saved)
+    names = {"r2": "r2_lin", "dppl": "dppl_linear", "saved": "saved", "median_r2": "r2_perfeature_median"}
+    blocks = _exact(published, **names, gain="bilinear_gain_r16").assign(rank_90=published["rrr_rank90"])
+    profiles = [_exact(published, r2=column).assign(corpus=text) for text, column in TEXTS.items()]
+    tables = {
+        **dict.fromkeys(("blocks", "recipe", "layers"), blocks),
+        "profiles": pd.concat(profiles),
+        "agreement": pd.DataFrame(_agreement(published)),
+    }
     settings = {"models": list(published["model"].unique()), "corpora": list(TEXTS)}
     return Results(notebook, tables, {"settings": settings})
 
 
-def own_numbers(claim: Claim, published: pd.DataFrame | None = None) -> dict[str, float]:
+def own_numbers(claim: Claim, published: pd.DataFrame) -> dict[str, float]:
     """Take the claim's statistic of the paper's own numbers, if it publishes any: model, or a quoted name → value."""
     if claim.quoted or claim.unpublished:
         return dict(claim.quoted)
-    results = as_results(claim.notebook, load_published() if published is None else published)
+    results = as_results(claim.notebook, published)
     try:
         readings = STATISTICS[claim.statistic](results)
     except UntestableError as error:
@@ -62,7 +58,7 @@ def own_numbers(claim: Claim, published: pd.DataFrame | None = None) -> dict[str
 
 def own_verdict(claim: Claim, published: pd.DataFrame | None = None) -> Verdict:
     """Judge a claim by the paper's own numbers, taken without intervals, since it publishes none."""
-    values = own_numbers(claim, published).values()
+    values = own_numbers(claim, load_published() if published is None else published).values()
     return claim.together(claim.verdict(Estimate.exact(value)) for value in values)
 
 
