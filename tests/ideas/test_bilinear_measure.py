@@ -1,12 +1,9 @@
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy.stats import pearsonr
 
-from helpers.answers import answers, broken, changed, of_an_encoder, put
 from helpers.families import small
 from helpers.planted_products import OUT, kept_of, line, products, skewed
 from helpers.planted_sinks import captured, teacher
@@ -18,7 +15,7 @@ from howlinear.ideas.bilinear import measure
 from howlinear.ideas.bilinear.layers import LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.probe import Branch, hidden_teacher, power, probe
 from howlinear.ideas.bilinear.recipe import end_to_end, papers_gain, recipe
-from howlinear.instrument.capture import Sample, capture
+from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
 from howlinear.instrument.resample import rows_of_blocks
 from howlinear.instrument.swap_costs import swap_costs
@@ -257,12 +254,7 @@ def test_an_encoder_has_no_swaps(models, probes):
 @pytest.fixture(scope="module")
 def sinks():
     """A model of one block whose sinks decide, and one without any; every row is in the sample."""
-    found = {}
-    for name, rows in (("sunk", teacher()), ("clean", teacher(sink=0.0))):
-        x, y, test, fold, _, position = rows
-        sample = Sample(x=x, y=y, position=position, token=position, test=test, fold=fold)
-        found[name] = {4: replace(captured(*rows), sample=sample)}
-    return found
+    return {"sunk": {4: captured(*teacher())}, "clean": {4: captured(*teacher(sink=0.0))}}
 
 
 def test_massive_rows_are_counted_in_the_sample_and_blocks_without_any_are_left_out(sinks):
@@ -292,15 +284,6 @@ def test_where_no_row_is_massive_nothing_is_fitted_again(sinks):
     massive = measure.massive_table(clean)
     ordinary = measure.ordinary_table(clean, massive, RANK, 1, 5)
     assert recorded(massive.merge(ordinary, on=["model", "block"]), "ordinary").empty
-
-
-def test_an_encoder_of_two_blocks_has_an_answer():
-    """It predicts no next token, and two blocks have no correlation."""
-    nothing = put("correlations", r=None)
-    found = changed("03_bilinear", of_an_encoder, nothing, profile="public", models=["minilm-l6"])
-    said = answers(found)
-    assert broken(said) == []
-    assert {"R2", "Q4"} <= said.keys()
 
 
 def test_the_papers_recipe_is_run_on_all_blocks_of_each_of_its_models(gpt2, ids):

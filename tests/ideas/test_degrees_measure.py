@@ -9,7 +9,6 @@ import torch
 
 from conftest import BLOCKS
 from helpers import planted_sinks
-from helpers.answers import answers, broken, changed, keep, of_an_encoder
 from helpers.planted_neurons import block_of, captured
 from helpers.reference import normal
 from howlinear.core import limits
@@ -220,10 +219,3 @@ def test_training_is_read_at_the_middle_block_of_models_that_recorded_it():
     assert found["step"].tolist() == [8, 8, 16, 16]
     assert found["r2"].tolist() == [0.5, 0.7] * 2
     assert found["spread"].tolist() == [1.5] * 4
-
-
-def test_two_blocks_without_probes_have_an_answer():
-    settings = {"profile": "public", "models": ["minilm-l6"]}
-    said = answers(changed("10_degrees", of_an_encoder, keep("probes", False), **settings))
-    assert broken(said) == []
-    assert {"R2", "Q4"} <= said.keys()

@@ -1,6 +1,7 @@
 """A gate in closed form: on rows whose straight half is known, on a tiny model, and by hand."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -290,26 +291,23 @@ DEAR = [0, 11]  # blocks of mini-gpt2 where a line on all tokens costs several p
 
 
 @pytest.fixture(scope="module")
-def trained():
-    """A trained model, and a text in three parts: of a random one no line costs anything worth measuring."""
+def case():
+    """A trained model, a text in three parts, and gates, held-out rows, modules and costs of its dear blocks.
+
+    Of a random model no line costs anything worth measuring.
+    """
     model = load_model("mini-gpt2")
-    return model, split_in_three(load_corpus("docs", model).rows(4096, SEQ_LEN, 0))
-
-
-@pytest.fixture(scope="module")
-def measured(trained):
-    """Gates, held-out rows, modules and costs of dear blocks."""
-    model, three = trained
+    three = split_in_three(load_corpus("docs", model).rows(4096, SEQ_LEN, 0))
     gates, held_out = measure.fit_gates(model, three, DEAR)
     modules = measure.gated_modules(model, gates, three.choosing)
-    return gates, held_out, modules, measure.cost_table(model, modules, three.judging, held_out)
+    costs = measure.cost_table(model, modules, three.judging, held_out)
+    return SimpleNamespace(model=model, three=three, gates=gates, held_out=held_out, modules=modules, costs=costs)
 
 
-def test_every_kind_has_its_share_and_its_cost(measured):
-    _, _, modules, costs = measured
-    assert sorted(zip(costs["block"], costs["kind"], strict=True)) == sorted(modules)
-    assert set(costs["kind"]) == set(measure.KINDS)
-    by_kind = costs.set_index(["block", "kind"])
+def test_every_kind_has_its_share_and_its_cost(case):
+    assert sorted(zip(case.costs["block"], case.costs["kind"], strict=True)) == sorted(case.modules)
+    assert set(case.costs["kind"]) == set(measure.KINDS)
+    by_kind = case.costs.set_index(["block", "kind"])
     for block in DEAR:
         of_block = by_kind.loc[block]
         assert of_block.loc["all", "share"] == 1
@@ -319,68 +317,58 @@ def test_every_kind_has_its_share_and_its_cost(measured):
         for kind in ("gate", "oracle", "random"):
             assert 0 < of_block.loc[kind, "chosen"] < 1
             assert 0 < of_block.loc[kind, "rise"] < of_block.loc["all", "rise"]
-    assert (costs["share_low"] <= costs["share"]).all()
-    assert (costs["rise_low"] < costs["rise"]).all()
+    assert (case.costs["share_low"] <= case.costs["share"]).all()
+    assert (case.costs["rise_low"] < case.costs["rise"]).all()
 
 
-def test_the_limit_is_kept_on_the_text_that_chooses(trained, measured):
-    model, three = trained
-    _, _, modules, _ = measured
-    swaps = {name: (name[0], module) for name, module in modules.items() if name[1] in (GATE, ORACLE, RANDOM)}
-    before, after = swap_losses(model, swaps, three.choosing)
+def test_the_limit_is_kept_on_the_text_that_chooses(case):
+    swaps = {name: (name[0], module) for name, module in case.modules.items() if name[1] in (GATE, ORACLE, RANDOM)}
+    before, after = swap_losses(case.model, swaps, case.three.choosing)
     for name, changed in after.items():
         # interpolated in a bracket of a sixteenth, where the curve bends up; of a few dozen random tokens, it wavers
         least, most = (0.1, 1.5) if name[1] == RANDOM else (0.3, 1.2)
         assert least * measure.LIMIT < rise(before, changed) < most * measure.LIMIT, name
 
 
-def test_costs_and_shares_are_those_of_a_model_that_has_the_module(trained, measured):
-    model, three = trained
-    gates, held_out, modules, costs = measured
-    row = costs.query("block == 11 and kind == 'gate'").iloc[0]
-    module = modules[11, GATE]
+def test_costs_and_shares_are_those_of_a_model_that_has_the_module(case):
+    row = case.costs.query("block == 11 and kind == 'gate'").iloc[0]
+    module = case.modules[11, GATE]
     takes = []
     original = module.takes
-    before = losses(model, three.judging.ids)
-    with swap(model, {11: module}):
+    before = losses(case.model, case.three.judging.ids)
+    with swap(case.model, {11: module}):
         module.takes = lambda x: takes.append(original(x)) or takes[-1]
-        after = losses(model, three.judging.ids)
+        after = losses(case.model, case.three.judging.ids)
     del module.takes
-    expected = change(before, after, three.judging.fold)
+    expected = change(before, after, case.three.judging.fold)
     perplexity = float(before.mean().exp())
     assert row["rise"] == pytest.approx(expected.delta / perplexity, rel=1e-4)
     assert row["share"] == pytest.approx(float(torch.cat(takes).float().mean()), abs=1e-6)
-    assert row["saved"] == pytest.approx(measure.saved(row["share"], gates[11].ffn, 128))
-    assert held_out[11].x.shape == (three.judging.ids.numel(), 128)
+    assert row["saved"] == pytest.approx(measure.saved(row["share"], case.gates[11].ffn, 128))
+    assert case.held_out[11].x.shape == (case.three.judging.ids.numel(), 128)
 
 
-def test_shares_have_the_jackknife_interval_of_their_documents(trained, measured):
-    _, three = trained
-    _, held_out, modules, costs = measured
-    row = costs.query("block == 0 and kind == 'gate'").iloc[0]
-    of_sequences = modules[0, GATE].takes(held_out[0].x).view(-1, SEQ_LEN).double().mean(1).numpy()
-    folds = three.judging.fold.numpy()
+def test_shares_have_the_jackknife_interval_of_their_documents(case):
+    row = case.costs.query("block == 0 and kind == 'gate'").iloc[0]
+    of_sequences = case.modules[0, GATE].takes(case.held_out[0].x).view(-1, SEQ_LEN).double().mean(1).numpy()
+    folds = case.three.judging.fold.numpy()
     without = [of_sequences[folds != fold].mean() for fold in np.unique(folds)]
     spread = math.sqrt((len(without) - 1) * np.var(without))
     assert row["share"] - row["share_low"] == pytest.approx(2.3646 * spread, rel=1e-3)  # Student's t of 7 degrees
 
 
-def test_one_gate_alone_is_all_gates_at_once(trained, measured):
-    model, three = trained
-    _, _, modules, costs = measured
-    alone = measure.together_table(model, {0: modules[0, GATE]}, three.judging).iloc[0]
-    row = costs.query("block == 0 and kind == 'gate'").iloc[0]
+def test_one_gate_alone_is_all_gates_at_once(case):
+    alone = measure.together_table(case.model, {0: case.modules[0, GATE]}, case.three.judging).iloc[0]
+    row = case.costs.query("block == 0 and kind == 'gate'").iloc[0]
     assert alone.tolist() == pytest.approx(row[alone.index].tolist(), rel=1e-4, abs=1e-6)
-    both = measure.together_table(model, {block: modules[block, GATE] for block in DEAR}, three.judging)
+    both = measure.together_table(case.model, {block: case.modules[block, GATE] for block in DEAR}, case.three.judging)
     assert both["rise"].item() > alone["rise"]
-    assert sites(model)[0].ffn is modules[0, GATE].ffn  # the model is as it was
+    assert sites(case.model)[0].ffn is case.modules[0, GATE].ffn  # the model is as it was
 
 
-def test_means_are_over_blocks_and_differences_are_paired(trained, measured):
-    _, three = trained
-    _, held_out, modules, costs = measured
-    means = measure.mean_table(modules, three.judging, held_out).set_index(["blocks", "kind"])
-    for kind, of_kind in costs.groupby("kind"):
+def test_means_are_over_blocks_and_differences_are_paired(case):
+    means = measure.mean_table(case.modules, case.three.judging, case.held_out).set_index(["blocks", "kind"])
+    for kind, of_kind in case.costs.groupby("kind"):
         assert means.share["all", kind] == pytest.approx(of_kind["share"].mean())
         assert means.share["dear", kind] == means.share["all", kind]  # both blocks are dear
     of_all = means.loc["all"]
@@ -391,35 +379,32 @@ def test_means_are_over_blocks_and_differences_are_paired(trained, measured):
     assert 0 < length[measure.BEHIND] < length["gate"]
 
 
-def test_dear_blocks_are_those_where_not_all_tokens_may_take_the_line(trained, measured):
-    _, three = trained
-    gates, held_out, modules, costs = measured
-    cheap = modules | {(0, GATE): gates[0].gated(GATE, 1.0)}
-    means = measure.mean_table(cheap, three.judging, held_out).set_index(["blocks", "kind"])
-    of_block = costs.query("block == 11 and kind == 'gate'").iloc[0]
+def test_dear_blocks_are_those_where_not_all_tokens_may_take_the_line(case):
+    cheap = case.modules | {(0, GATE): case.gates[0].gated(GATE, 1.0)}
+    means = measure.mean_table(cheap, case.three.judging, case.held_out).set_index(["blocks", "kind"])
+    of_block = case.costs.query("block == 11 and kind == 'gate'").iloc[0]
     columns = ["share", "share_low", "share_high"]
     assert means.loc[("dear", "gate"), columns].tolist() == pytest.approx(of_block[columns].tolist())
-    nowhere = cheap | {(11, GATE): gates[11].gated(GATE, 1.0)}
-    assert set(measure.mean_table(nowhere, three.judging, held_out)["blocks"]) == {"all"}
+    nowhere = cheap | {(11, GATE): case.gates[11].gated(GATE, 1.0)}
+    assert set(measure.mean_table(nowhere, case.three.judging, case.held_out)["blocks"]) == {"all"}
 
 
-def test_what_the_score_explains_is_tabled_with_massive_rows(measured):
-    gates, held_out, modules, _ = measured
-    table = measure.block_table(gates, modules, held_out).set_index("block")
-    assert table.loc[11, "score_r2"] == gates[11].error_score_fit.r2
+def test_what_the_score_explains_is_tabled_with_massive_rows(case):
+    table = measure.block_table(case.gates, case.modules, case.held_out).set_index("block")
+    assert table.loc[11, "score_r2"] == case.gates[11].error_score_fit.r2
     assert (table["massive_kept"] <= table["massive_rows"]).all()
-    row = held_out[0]
+    row = case.held_out[0]
     loud = BlockRows(row.x, torch.where(torch.arange(len(row.y))[:, None] < 5, 1e4 * row.y, row.y), row.fold)
-    nobody = {(0, GATE): Gated(gates[0].ffn, gates[0].line, gates[0].ranks[GATE], -math.inf)}
-    table = measure.block_table({0: gates[0]}, nobody, {0: loud})
+    nobody = {(0, GATE): Gated(case.gates[0].ffn, case.gates[0].line, case.gates[0].ranks[GATE], -math.inf)}
+    table = measure.block_table({0: case.gates[0]}, nobody, {0: loud})
     assert table.loc[0, ["massive_rows", "massive_kept"]].tolist() == [5, 5]
 
 
-def test_curves_end_where_all_tokens_take_the_line(trained, measured):
-    model, three = trained
-    gates, _, _, costs = measured
-    table = measure.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging).set_index(["kind", "share"])
-    of_all = costs.query("block == 0 and kind == 'all'").iloc[0]
+def test_curves_end_where_all_tokens_take_the_line(case):
+    table = measure.curve_table(case.model, 0, case.gates[0], [0.5, 1.0], case.three.judging).set_index(
+        ["kind", "share"]
+    )
+    of_all = case.costs.query("block == 0 and kind == 'all'").iloc[0]
     for kind in (GATE, ORACLE, RANDOM):
         assert table.loc[(kind, 1.0), "rise"] == pytest.approx(of_all["rise"], rel=1e-4)
         assert table.loc[(kind, 0.5), "rise"] < table.loc[(kind, 1.0), "rise"]
@@ -427,18 +412,16 @@ def test_curves_end_where_all_tokens_take_the_line(trained, measured):
 
 
 @pytest.mark.long
-def test_a_survey_holds_all_tables_of_a_model(trained, measured):
-    model, three = trained
-    _, _, _, costs = measured
-    found = measure.survey(model, three, DEAR)
+def test_a_survey_holds_all_tables_of_a_model(case):
+    found = measure.survey(case.model, case.three, DEAR)
     assert set(found) == set(measure.COLUMNS)
-    assert found["costs"]["rise"].tolist() == pytest.approx(costs["rise"].tolist())
-    dearest = costs.query("kind == 'all'").set_index("block")["rise"].idxmax()
+    assert found["costs"]["rise"].tolist() == pytest.approx(case.costs["rise"].tolist())
+    dearest = case.costs.query("kind == 'all'").set_index("block")["rise"].idxmax()
     assert set(found["curves"]["block"]) == {dearest}
     both = measure.stack("costs", {"a": found, "b": found})
     assert list(both.columns) == ["model", *measure.COLUMNS["costs"].split()]
     side = measure.side_by_side(both)
-    assert side.loc[("b", 0), ("rise", "all")] == pytest.approx(100 * costs.query("kind == 'all'")["rise"].iloc[0])
+    assert side.loc[("b", 0), ("rise", "all")] == pytest.approx(100 * case.costs.query("kind == 'all'")["rise"].iloc[0])
 
 
 @pytest.mark.parametrize("name", measure.COLUMNS)
@@ -450,8 +433,8 @@ def test_no_model_with_a_loss_leaves_empty_tables(name):
 
 
 @pytest.mark.long
-def test_planted_blocks_come_with_the_truth(trained):
-    model, _ = trained
+def test_planted_blocks_come_with_the_truth(case):
+    model = case.model
     # six sequences to choose on, as other tests have, are too few for a limit as low as this one
     three = split_in_three(load_corpus("docs", model).rows(8192, SEQ_LEN, 0), 2048)
     table = planted.planted_table(model, 10, three).set_index(["case", "kind"])

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 import pandas as pd
 
 from howlinear.instrument.capture import BlockCapture, describe
+from howlinear.instrument.selection import each_block
 
 
 def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.DataFrame:
     """Describe the input rows of every block: `width`, and the columns of `capture.describe`."""
     rows = []
-    for model, blocks in captures.items():
-        for block, kept in blocks.items():
-            width = kept.train[0].d_in
-            rows.append({"model": model, "block": block, "width": width, **describe(kept)})
+    for model, block, kept in each_block(captures):
+        rows.append({"model": model, "block": block, "width": kept.train[0].d_in, **describe(kept)})
     return pd.DataFrame(rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,13 @@ def spaced(blocks: Iterable[int], count: int) -> list[int]:
     # halves go up, so that of three the middle one is block `depth // 2`, as everywhere in the project
     places = np.floor(np.linspace(0, len(numbers) - 1, count) + 0.5).astype(int)
     return [numbers[place] for place in np.unique(places)]
+
+
+def each_block(models: Mapping[str, Blocks], count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:
+    """Yield model, block and capture of every block, or of `count` blocks of each model, spread over the depth."""
+    for model, blocks in models.items():
+        for block in blocks if count is None else spaced(blocks, count):
+            yield model, block, blocks[block]
 
 
 def choose_blocks(rule: str | Sequence[int] | None, blocks: Iterable[int]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import change, mean_perplexity
 from howlinear.instrument.resample import rows_of_blocks
-from howlinear.instrument.selection import spaced
+from howlinear.instrument.selection import Blocks, each_block, spaced
 from howlinear.instrument.swap_costs import swap_losses, swap_rows
 from howlinear.models.load import is_causal
 from howlinear.text.paper_rows import PaperRows
@@ -34,8 +34,7 @@ STEADY = 3  # decimal places of a trained gain that are the same on other proces
 CHANGES = ("selection", "rows", "optimiser")  # from the paper's recipe to our probe, one after the other
 KEYS = ["model", "block"]
 
-Blocks = Mapping[int, BlockCapture]  # block → its capture, with a sample
-Models = Mapping[str, Blocks]
+Models = Mapping[str, Blocks]  # model → block → its capture, with a sample
 Probes = Mapping[str, Mapping[int, Probe]]  # model → block → its probe
 Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the line with products on top
 
@@ -46,7 +45,7 @@ Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the 
 def probe_blocks(models: Models, rank: int, seeds: int, steps: int) -> Probes:
     """Fit the probe to every block, with `seeds` fits per block and at most `steps` iterations per fit."""
     probes = {model: {} for model in models}
-    for model, block, kept in _each_block(models):
+    for model, block, kept in each_block(models):
         probes[model][block] = probe(kept, rank, seeds, steps)
     return probes
 
@@ -64,7 +63,7 @@ def block_table(probes: Probes) -> pd.DataFrame:
 def massive_table(models: Models) -> pd.DataFrame:
     """Count the massive rows of blocks that have any: in all rows, in the sample and held out; with their variance."""
     rows = []
-    for model, block, kept in _each_block(models):
+    for model, block, kept in each_block(models):
         massive_rows = len(kept.massive())
         if not massive_rows:
             continue
@@ -132,7 +131,7 @@ def correlation_table(views: Mapping[str, pd.DataFrame], seed: int) -> pd.DataFr
 def power_table(models: Models, count: int, rank: int, seeds: int, steps: int) -> pd.DataFrame:
     """Table `power`: shares that the probe recovers of known teachers, on `count` blocks of each model."""
     rows = []
-    for model, block, kept in _each_block(models, count):
+    for model, block, kept in each_block(models, count):
         rows.append({"model": model, "block": block, **power(kept, rank, seeds, steps)})
     return pd.DataFrame(rows)
 
@@ -159,7 +158,7 @@ def gate_table(models: Models, rates: Sequence[float], rank: int, steps: int) ->
     """Table `gates`: every block's branch trained end to end, at each learning rate."""
     rows = []
     for rate in rates:
-        for model, block, kept in _each_block(models):
+        for model, block, kept in each_block(models):
             rows.append({"model": model, "block": block, "rate": rate, **end_to_end(kept, rank, rate, steps)})
     return pd.DataFrame(rows)
 
@@ -223,7 +222,7 @@ def control_table(models: Models, count: int, rank: int, steps: int) -> pd.DataF
 def build_layers(models: Models, probes: Probes) -> Layers:
     """Combine every block's line with the products of the probe's first fit."""
     layers = {model: {} for model in models}
-    for model, block, kept in _each_block(models):
+    for model, block, kept in each_block(models):
         layers[model][block] = LineAndProducts.of(kept, probes[model][block].branch)
     return layers
 
@@ -231,17 +230,16 @@ def build_layers(models: Models, probes: Probes) -> Layers:
 def measure_table(models: Models, layers: Layers, count: int) -> pd.DataFrame:
     """Cosine, RMSE and, on the blocks of `control_table`, conjunction index of the line, alone and with products."""
     rows = []
-    for model, block, kept in _each_block(models):
+    for model, block, kept in each_block(models):
         sample = kept.rows()
         x, y = sample.x[sample.test].double(), sample.y[sample.test]
         both = layers[model][block]
         row = {"model": model, "block": block}
         for suffix, layer in (("", both.line), ("_poly", both)):
             predicted = layer(x)
+            index = conjunction(layer, x) if block in spaced(models[model], count) else np.nan
             row |= {f"cosine{suffix}": cosine(y, predicted), f"rmse{suffix}": rmse(y, predicted)}
-            row[f"conjunction{suffix}"] = np.nan
-            if block in spaced(models[model], count):
-                row[f"conjunction{suffix}"] = conjunction(layer, x)
+            row |= {f"conjunction{suffix}": index}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -286,10 +284,3 @@ def _share_saved(
 
     without_fold = [share(scored.fold != fold) for fold in scored.fold.unique()]
     return Estimate.jackknife(share(scored.fold >= 0), without_fold)
-
-
-def _each_block(models: Models, count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:
-    """Yield model, block and capture of every block, or of `count` blocks of each model."""
-    for model, blocks in models.items():
-        for block in blocks if count is None else spaced(blocks, count):
-            yield model, block, blocks[block]

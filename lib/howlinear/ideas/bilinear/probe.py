@@ -258,9 +258,7 @@ class _Projected:
 
 def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndarray, np.ndarray]:
     """Return held-out R² of the map alone and with `added` on top: of all rows first, then without each fold."""
-    subsets = [rows.test]
-    for fold in rows.folds(test=True):
-        subsets.append(rows.test.index_fill(0, fold, False))
+    subsets = [rows.test, *(rows.test.index_fill(0, fold, False) for fold in rows.folds(test=True))]
     line, poly = [], []
     for subset in subsets:
         total = float(squares_about_mean(rows.y[subset]))
@@ -301,7 +299,7 @@ def power(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
     return means
 
 
-def hidden_teacher(kept: BlockCapture, rank: int = 16, steps: int = 100) -> float:
+def hidden_teacher(kept: BlockCapture, rank: int, steps: int = 100) -> float:
     """Return the share of the hidden teacher that the probe recovers, from one start."""
     rows = residual_rows(kept)
     target, truth = _tasks(rows, rank)["hidden"]

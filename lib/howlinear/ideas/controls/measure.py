@@ -16,11 +16,13 @@ import pandas as pd
 from torch import Tensor, nn
 
 from howlinear.core.intervals import Estimate
+from howlinear.files.tables import with_ends
 from howlinear.ideas.controls.anova import anova, beside_seeds
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise
 from howlinear.ideas.controls.weights import chance_floor, effective_support, permute, redraw, respond, sample_ceiling
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import BlockCapture, Sample, describe
+from howlinear.instrument.selection import Blocks
 
 CONTROLS = ("own", "normal", "turned", "standardised", "permuted", "redrawn", "fresh")
 
@@ -30,7 +32,6 @@ FACTORS = ("family", "text", "seed")
 MOVED_BY = {"family": ["family"], "text": ["text", "family × text"]}
 """Question about the twins → the effects that answer it: the architecture; and the training text within a family."""
 
-Blocks = Mapping[int, BlockCapture]
 Ffns = Mapping[int, nn.Module]
 
 
@@ -88,14 +89,8 @@ def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
     tables = []
     for model, of_seeds in baselines.items():
         for seed, found in enumerate(of_seeds):
-            columns = {
-                "model": model,
-                "seed": seed,
-                "block": found.blocks,
-                "r2": found.held_out,
-                "r2_in_sample": found.in_sample,
-            }
-            tables.append(pd.DataFrame(columns))
+            bracket = {"block": found.blocks, "r2": found.held_out, "r2_in_sample": found.in_sample}
+            tables.append(pd.DataFrame({"model": model, "seed": seed} | bracket))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -130,13 +125,9 @@ def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
     rows = []
     for block, captured in blocks.items():
         sample = captured.rows()
-        row = {"model": model, "block": block}
-        row |= describe(captured)
-        row["support_in"] = effective_support(sample.x)
-        row["support_out"] = effective_support(sample.y)
-        rows.append(row)
-    table = pd.DataFrame(rows)
-    return table.drop(columns=["null", "second"])
+        support = {"support_in": effective_support(sample.x), "support_out": effective_support(sample.y)}
+        rows.append({"model": model, "block": block} | describe(captured) | support)
+    return pd.DataFrame(rows).drop(columns=["null", "second"])
 
 
 # Transplants
@@ -160,13 +151,9 @@ def transplants(captures: Mapping[str, Blocks], ffns: Mapping[str, Ffns], three_
     blocks = captures[names[0]] if names else ()
     for place, block in enumerate(blocks):
         all_free = place % three_way_every == 0
-        samples = {}
-        colours = {}
-        for name in names:
-            captured = captures[name][block]
-            samples[name] = captured.rows()
-            colours[name] = Colour.of(sum(captured.train))
-
+        captured = {name: captures[name][block] for name in names}  # read once: it may lie on disk
+        samples = {name: kept.rows() for name, kept in captured.items()}
+        colours = {name: Colour.of(sum(kept.train)) for name, kept in captured.items()}
         for shape, colour in product(names, repeat=2):
             sample = samples[shape]
             x = recolour(sample.x, colours[shape], colours[colour])
@@ -226,17 +213,9 @@ def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     tables = []
     for twin in measurements:
         for text, profile in twin["profiles"].items():
-            columns = {
-                "family": twin["family"],
-                "text": twin["text"],
-                "seed": twin["seed"],
-                "measured_on": text,
-                "block": range(len(profile["r2"])),
-                "r2": profile["r2"],
-                "r2_low": profile["r2_low"],
-                "r2_high": profile["r2_high"],
-            }
-            tables.append(pd.DataFrame(columns))
+            of_twin = {factor: twin[factor] for factor in FACTORS} | {"measured_on": text}
+            curves = {name: profile[name] for name in with_ends("r2")}
+            tables.append(pd.DataFrame(of_twin | {"block": range(len(profile["r2"]))} | curves))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 
 import torch
 from jaxtyping import Float
@@ -70,13 +70,9 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     for fitted, scored in product(corpora, repeat=2):
         scores[fitted, scored] = score_folds(maps[fitted], captured[scored].test)
 
-    r2s = {}
-    drops = {}
-    for (fitted, scored), there in scores.items():
-        r2s[fitted, scored] = there.estimate
-        drops[fitted, scored] = Estimate.exact(0.0)
-        if fitted != scored:
-            drops[fitted, scored] = _drop(scores[scored, scored], there)
+    drops = {(corpus, corpus): Estimate.exact(0.0) for corpus in corpora}
+    for fitted, scored in permutations(corpora, 2):
+        drops[fitted, scored] = _drop(scores[scored, scored], scores[fitted, scored])
 
     likenesses = {}
     expected = {}
@@ -95,7 +91,7 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
         corpora=corpora,
         maps={corpus: fitted.whole for corpus, fitted in maps.items()},
         scores=scores,
-        r2=r2s,
+        r2={pair: there.estimate for pair, there in scores.items()},
         drop=drops,
         likeness=likenesses,
         expected=expected,

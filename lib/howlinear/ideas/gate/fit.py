@@ -240,19 +240,20 @@ def choose_shares(
     return {name: bracket.share for name, bracket in brackets.items()}
 
 
+@dataclass
 class Bracket:
     """Two shares, one that costs no more than the limit and one that costs more, and what was measured at both."""
 
-    def __init__(self, of_all: float, limit: float):
-        """Start from no token on the line, which costs nothing, and from all tokens, which costs `of_all`."""
-        self.limit = limit
-        self.low, self.high = 0.0, 1.0
-        self.rises = {0.0: 0.0, 1.0: of_all}
+    high_rise: float  # at first of all tokens on the line
+    limit: float
+    low: float = 0.0  # no token on the line, which costs nothing
+    low_rise: float = 0.0
+    high: float = 1.0
 
     @property
     def closed(self) -> bool:
         """Whether nothing is left to look for: all tokens on the line cost no more than the limit."""
-        return self.rises[1.0] <= self.limit
+        return self.high_rise <= self.limit
 
     @property
     def middle(self) -> float:
@@ -261,16 +262,14 @@ class Bracket:
 
     def halve(self, rise: float) -> None:
         """Replace an end of the bracket by its middle, given the rise measured there."""
-        self.rises[self.middle] = rise
         if rise <= self.limit:
-            self.low = self.middle
+            self.low, self.low_rise = self.middle, rise
         else:
-            self.high = self.middle
+            self.high, self.high_rise = self.middle, rise
 
     @property
     def share(self) -> float:
         """The share at the limit, interpolated between the ends of the bracket."""
         if self.closed:
             return 1.0
-        cheap, dear = self.rises[self.low], self.rises[self.high]
-        return self.low + (self.high - self.low) * (self.limit - cheap) / (dear - cheap)
+        return self.low + (self.high - self.low) * (self.limit - self.low_rise) / (self.high_rise - self.low_rise)

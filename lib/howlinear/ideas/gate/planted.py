@@ -49,7 +49,7 @@ class HalfStraight(nn.Module):
         return torch.where(self.straight(x)[..., None], on_line, bent)
 
 
-def draw_halves(rows: BlockRows, seed: int = 0) -> dict[str, Straight]:
+def draw_halves(rows: BlockRows, seed: int) -> dict[str, Straight]:
     """Two ways to draw half of a block's rows: by the side of a `plane` that x lies on, and at `random`."""
     direction = torch.randn(rows.x.shape[1], generator=torch.Generator().manual_seed(seed + 1))
     middle = (rows.x @ direction).median()

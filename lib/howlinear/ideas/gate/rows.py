@@ -70,12 +70,8 @@ class BlockRows:
 
     def moments_with(self, target: Float[Tensor, " n"]) -> list[Moments]:
         """Compute moments of all inputs with one target number per row, for each document fold in order."""
-        by_fold = []
-        for number in self.fold.unique():
-            inside = self.fold == number
-            moments = Moments(self.x.shape[1], 1)
-            by_fold.append(moments.update(self.x[inside], target[inside, None]))
-        return by_fold
+        folds = [self.fold == number for number in self.fold.unique()]
+        return [Moments(self.x.shape[1], 1).update(self.x[inside], target[inside, None]) for inside in folds]
 
 
 def block_rows(model: PreTrainedModel, text: TokenRows, blocks: list[int]) -> dict[int, BlockRows]:

@@ -19,11 +19,9 @@ from howlinear.ideas.optimisers.baseline import BASELINES, baseline
 from howlinear.ideas.optimisers.gradient_descent import Descent, descent
 from howlinear.ideas.optimisers.problem import SCALINGS, Coordinates, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, Path, shortfall, tuned
-from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.selection import Blocks, each_block
 
 NEAR = 0.01  # share of the output's variance: the gap to the closed form down to which `forecasts` counts steps
-
-Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
 
 
 def valley(
@@ -58,30 +56,29 @@ def _around(target: float) -> np.ndarray:
 def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
     """Make table `blocks`: the closed form on sampled rows, and full-batch descent of `steps` steps at rate 1/λ₁."""
     rows = []
-    for model, blocks in models.items():
-        for block, kept in blocks.items():
-            problem = Problem.of(kept)
-            exact = ceiling(problem.folds, problem.test)
-            path = descent(problem.moments)
-            asleep = path.left(steps) > 0.5
-            rows.append(
-                {
-                    "model": model,
-                    "block": block,
-                    "condition": exact.condition,
-                    **exact.interval.columns("r2"),
-                    "reached": r2(path.after(steps), problem.held_out),
-                    "asleep": int(asleep.sum()),
-                    "asleep_share": float(path.shares[asleep].sum()),
-                    "steps_needed": path.steps_to(NEAR),
-                }
-            )
+    for model, block, kept in each_block(models):
+        problem = Problem.of(kept)
+        exact = ceiling(problem.folds, problem.test)
+        path = descent(problem.moments)
+        asleep = path.left(steps) > 0.5
+        rows.append(
+            {
+                "model": model,
+                "block": block,
+                "condition": exact.condition,
+                **exact.interval.columns("r2"),
+                "reached": r2(path.after(steps), problem.held_out),
+                "asleep": int(asleep.sum()),
+                "asleep_share": float(path.shares[asleep].sum()),
+                "steps_needed": path.steps_to(NEAR),
+            }
+        )
     table = pd.DataFrame(rows)
     table["raced"] = table.index == (table["r2"] - table["reached"]).idxmax()
     return table
 
 
-def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int = 3_000, seed: int = 0) -> pd.DataFrame:
+def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int, seed: int = 0) -> pd.DataFrame:
     """Train the paper's linear baselines, with nothing tuned, on some problems: a row per baseline and problem."""
     rows = []
     for model, problems in models.items():
@@ -120,13 +117,12 @@ def trained(
 ) -> pd.DataFrame:
     """Run some optimisers on every block's raw inputs: R² `reached`, and its `gap` to the closed form."""
     rows = []
-    for model, blocks in models.items():
-        for block, kept in blocks.items():
-            problem = Problem.of(kept)
-            for optimiser, tried in rates.items():
-                path = tuned(problem, optimiser, "raw", tried, steps=steps, batch=batch, seed=seed)
-                row = {"model": model, "block": block, "way": optimiser, "reached": path.r2[-1]}
-                rows.append(row | shortfall(problem, path.map).columns("gap"))
+    for model, block, kept in each_block(models):
+        problem = Problem.of(kept)
+        for optimiser, tried in rates.items():
+            path = tuned(problem, optimiser, "raw", tried, steps=steps, batch=batch, seed=seed)
+            row = {"model": model, "block": block, "way": optimiser, "reached": path.r2[-1]}
+            rows.append(row | shortfall(problem, path.map).columns("gap"))
     return pd.DataFrame(rows)
 
 
