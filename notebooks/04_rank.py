@@ -75,7 +75,7 @@ run.answer()
 #
 # | quantity | equation | function of `howlinear.ideas.rank` |
 # |---|---|---|
-# | effective rank | $(\sum\lambda)^2 / \sum\lambda^2$ | `spread.output_rank`, `spread.spread().effective_rank` |
+# | effective rank | $(\sum\lambda)^2 / \sum\lambda^2$ | `spread.output_rank`, `hl.effective_rank` |
 # | entropy rank (Roy & Vetterli) | $\exp(-\sum p \log p)$ | `spread.spread().entropy_rank` |
 # | first share | $\max p$ | `spread.spread().first` |
 # | effective rank of the predictions | covariance $W^\top S'_{xx} W$ | `spread.prediction_rank` |
@@ -111,7 +111,7 @@ run.answer()
 # explains nothing of the other two.
 
 # %%
-from howlinear.ideas.rank import measure, scores, spread
+from howlinear.ideas.rank import measure, scores
 
 score = scores.Score(
     n=10,
@@ -122,7 +122,7 @@ score = scores.Score(
 loudest = torch.tensor([0])
 print(f"pooled R² = 1 − 8/44 = {score.r2():.2f}; median R² = {score.median():.2f}")
 print(f"R² without the loudest feature = 1 − 8/8 = {score.r2(without=loudest):.2f}")
-print(f"effective rank = 44² / (36² + 4² + 4²) = {spread.spread(score.squares.diag()).effective_rank:.2f}")
+print(f"effective rank = 44² / (36² + 4² + 4²) = {hl.effective_rank(score.squares.diag()):.2f}")
 
 # %% [markdown]
 # Loudness is ranked by *train* variance, so the held-out rows have no say in what is left out; *directions* are the
@@ -438,7 +438,7 @@ if variance is not None:
     for d in (10, 100):
         diagonal = torch.tensor([variance(d), *[1.0] * (d - 1)], dtype=torch.float64).diag()
         assert variance(d) > d, "of two solutions the larger: one loud feature among quiet ones"
-        assert abs(spread.spread(diagonal).effective_rank - 2) < 1e-9, "solve (a + d − 1)² = 2 (a² + d − 1) for a"
+        assert abs(hl.effective_rank(diagonal) - 2) < 1e-9, "solve (a + d − 1)² = 2 (a² + d − 1) for a"
     print(f"right: among {d} features, {variance(d):.0f} times the others' variance, each")
 
 # %% [markdown]

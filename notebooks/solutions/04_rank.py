@@ -19,7 +19,7 @@ import torch
 
 import howlinear as hl
 from howlinear.core.fold_maps import fit_folds
-from howlinear.ideas.rank import measure, scores, spread
+from howlinear.ideas.rank import measure, scores
 from howlinear.ideas.rank import rows as token_rows
 from howlinear.notebook.run import start
 
@@ -42,8 +42,7 @@ def variance(d):
 for d in (3, 100):
     variances = torch.ones(d, dtype=torch.float64)
     variances[0] = variance(d)
-    found = spread.spread(variances.diag())
-    assert abs(found.effective_rank - 2) < 1e-9
+    assert abs(hl.effective_rank(variances.diag()) - 2) < 1e-9
 print("d = 100:", round(variance(100)))
 
 # %% [markdown]

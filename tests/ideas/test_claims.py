@@ -10,20 +10,9 @@ import pytest
 from howlinear.errors import SourceError
 from howlinear.files import paths, tables
 from howlinear.files.git import git
+from howlinear.ideas.claims import ledger
 from howlinear.ideas.claims.claim import Claim, Verdict, load_claims
 from howlinear.ideas.claims.contrasts import TOGETHER
-from howlinear.ideas.claims.ledger import (
-    board,
-    depends_on_ends,
-    depends_on_massive_rows,
-    evaluate,
-    evaluate_other_texts,
-    move_thresholds,
-    paper_numbers,
-    settings_of_ledger,
-    show,
-    summarise,
-)
 from howlinear.notebook import settings
 from tests.ideas.test_claims_numbers import ceilings, on_texts, probed
 
@@ -49,17 +38,17 @@ def results(tmp_path):
 
 
 def verdicts(claim, results):
-    found = evaluate(results, [claim])
+    found = ledger.evaluate(results, [claim])
     return dict(zip(found.model, found.verdict, strict=True))
 
 
 def together(claim, results):
-    found = evaluate(results, [claim])
-    return summarise([claim], found, move_thresholds(found, [claim], [1.0])).verdict.item()
+    found = ledger.evaluate(results, [claim])
+    return ledger.summarise([claim], found, ledger.move_thresholds(found, [claim], [1.0])).verdict.item()
 
 
 def test_rows_by_hand(results):
-    found = evaluate(results, [CLAIM]).set_index("model")
+    found = ledger.evaluate(results, [CLAIM]).set_index("model")
     assert found.verdict.to_dict() == {"a": YES, "b": NO, "c": MIXED}
     assert found.loc["a", ["value", "value_low", "value_high"]].tolist() == pytest.approx([0.5, 0.46, 0.54])
     assert found.reason.isna().all()
@@ -82,7 +71,7 @@ def test_a_verdict_moves_with_the_results(results):
 def test_where_no_model_can_speak_there_is_no_verdict_but_a_reason(tmp_path, change, reason):
     keep(tmp_path, a=[0.9, 0.4])
     claim = replace(CLAIM, **change)
-    (row,) = evaluate(tmp_path, [claim])[["model", "verdict", "reason"]].to_numpy().tolist()
+    (row,) = ledger.evaluate(tmp_path, [claim])[["model", "verdict", "reason"]].to_numpy().tolist()
     assert row == [TOGETHER, OPEN, reason]
     assert together(claim, tmp_path) == OPEN
 
@@ -100,7 +89,7 @@ def test_little_found_says_nothing_without_power_and_much_found_says_much(tmp_pa
     found = probed([gain] * 6, range(6), power={"block": [0], "planted": planted})
     tables.write(tmp_path / "03_bilinear", found, dict(found.settings))
     small = replace(CLAIM, notebook="03_bilinear", statistic="median_gain", threshold=threshold, direction="below")
-    judged = evaluate(tmp_path, [small])
+    judged = ledger.evaluate(tmp_path, [small])
     assert judged.verdict.item() == expected
     assert judged.reason.notna().item() == (expected is Verdict.NO_POWER)
     assert judged.value.item() == pytest.approx(gain)
@@ -111,7 +100,7 @@ def test_little_found_says_nothing_without_power_and_much_found_says_much(tmp_pa
 def test_a_model_that_cannot_speak_leaves_the_others_their_verdicts(results):
     keep(results, a=[0.5, 0.6, 0.95], b=[0.1, 0.2, 0.3])
     claim = replace(CLAIM, statistic="cheapest_near_linear", threshold=0.01, unit="%")
-    found = evaluate(results, [claim]).set_index("model")
+    found = ledger.evaluate(results, [claim]).set_index("model")
     assert found.verdict.to_dict() == {"a": YES, "b": OPEN}
     assert found.reason["b"] == "no block reaches an R² of 0.9: the highest is 0.30"
     assert together(claim, results) == YES
@@ -144,21 +133,21 @@ def cell(row, column, value):
 def test_results_that_lack_what_they_should_hold_are_an_error_and_no_untestable_claim(results, change, match):
     spoil(results, change)
     with pytest.raises(SourceError, match=rf"(?s)02_ceilings.*{match}"):
-        evaluate(results, [CLAIM])
+        ledger.evaluate(results, [CLAIM])
 
 
 def test_a_damaged_file_is_an_error(results):
     (results / "02_ceilings" / "run.json").write_text("{")
     with pytest.raises(SourceError, match="cannot read"):
-        evaluate(results, [CLAIM])
+        ledger.evaluate(results, [CLAIM])
 
 
 def test_a_tick_that_needs_the_two_end_blocks_is_known(tmp_path):
     """Of four blocks in `ends` the first and the last differ, in `inner` the two between them as well."""
     keep(tmp_path, ends=[0.9, 0.5, 0.5, 0.4], inner=[0.9, 0.9, 0.5, 0.4], flat=[0.5] * 4, short=[0.9, 0.5, 0.4])
-    found = evaluate(tmp_path, [CLAIM])
+    found = ledger.evaluate(tmp_path, [CLAIM])
     assert dict(zip(found.model, found.verdict, strict=True)) == {"ends": YES, "inner": YES, "flat": NO, "short": YES}
-    assert depends_on_ends(found).model.tolist() == ["ends"]
+    assert ledger.depends_on_ends(found).model.tolist() == ["ends"]
     assert found.set_index("model").inner_verdict["ends"] == NO
 
 
@@ -175,31 +164,31 @@ def test_a_verdict_that_massive_rows_make_is_known(tmp_path):
         {"blocks": blocks.assign(**ends, massive_rows=massive), "models": found["models"]},
         dict(found.settings),
     )
-    judged = evaluate(tmp_path, [CLAIM])
+    judged = ledger.evaluate(tmp_path, [CLAIM])
     by_model = judged.set_index("model")
     assert by_model.verdict.to_dict() == {"made": YES, "hidden": NO, "wide": YES, "none": YES}
     assert by_model.ordinary_verdict.dropna().to_dict() == {"made": NO, "hidden": YES, "wide": YES}
     assert by_model.loc["made", ["ordinary", "ordinary_low", "ordinary_high"]].tolist() == pytest.approx(
         [0.1, 0.06, 0.14]
     )
-    assert depends_on_massive_rows(judged).model.tolist() == ["made", "hidden"]
-    shown = show(judged, [CLAIM]).set_index("model")
+    assert ledger.depends_on_massive_rows(judged).model.tolist() == ["made", "hidden"]
+    shown = ledger.show(judged, [CLAIM]).set_index("model")
     assert shown.hangs_on_massive_rows.to_dict() == {"made": True, "hidden": True, "wide": False, "none": False}
 
 
 def test_thresholds_can_be_moved_and_the_numbers_stay(results):
     keep(results, a=[0.9, 0.4])  # 0.5, give or take 0.04
-    found = evaluate(results, [CLAIM])
-    moved = move_thresholds(found, [CLAIM], [0.5, 1.0, 2.0, 3.0])
+    found = ledger.evaluate(results, [CLAIM])
+    moved = ledger.move_thresholds(found, [CLAIM], [0.5, 1.0, 2.0, 3.0])
     assert moved[["model", "factor", "verdict"]].to_dict("list") == {
         "model": ["a"] * 4,
         "factor": [0.5, 1.0, 2.0, 3.0],
         "verdict": [YES, YES, MIXED, NO],
     }
-    assert summarise([CLAIM], found, moved).steady.tolist() == [False]
-    assert summarise([CLAIM], found, moved[moved.factor <= 1]).steady.tolist() == [True]
-    nothing = evaluate(results, [SHAPE])
-    assert summarise([SHAPE], nothing, move_thresholds(nothing, [SHAPE], [1.0])).steady.isna().all()
+    assert ledger.summarise([CLAIM], found, moved).steady.tolist() == [False]
+    assert ledger.summarise([CLAIM], found, moved[moved.factor <= 1]).steady.tolist() == [True]
+    nothing = ledger.evaluate(results, [SHAPE])
+    assert ledger.summarise([SHAPE], nothing, ledger.move_thresholds(nothing, [SHAPE], [1.0])).steady.isna().all()
 
 
 def test_a_claim_about_texts_is_judged_on_those_of_another_run_profile(tmp_path):
@@ -212,18 +201,18 @@ def test_a_claim_about_texts_is_judged_on_those_of_another_run_profile(tmp_path)
     corpora("minis", "docs", "code", 0.98)
     corpora("prose", "docs", "wikitext", 0.8)
     assert verdicts(SHAPE, tmp_path / "minis") == {"a": YES, "b": YES}
-    other = evaluate_other_texts(tmp_path / "minis", [CLAIM, SHAPE], "prose")
+    other = ledger.evaluate_other_texts(tmp_path / "minis", [CLAIM, SHAPE], "prose")
     assert other[["claim", "profile", "model", "verdict"]].to_dict("list") == {
         "claim": ["shape"] * 2,
         "profile": ["prose"] * 2,
         "model": ["a", "b"],
         "verdict": [NO] * 2,
     }
-    assert evaluate_other_texts(tmp_path / "minis", [CLAIM, SHAPE], None).empty
+    assert ledger.evaluate_other_texts(tmp_path / "minis", [CLAIM, SHAPE], None).empty
 
 
 def test_verdicts_are_shown_in_the_claims_unit_with_how_far_they_clear_it(results):
-    shown = show(evaluate(results, [CLAIM]), [CLAIM]).set_index("model")
+    shown = ledger.show(ledger.evaluate(results, [CLAIM]), [CLAIM]).set_index("model")
     assert shown[["mark", "number", "interval"]].to_dict("list") == {
         "mark": ["✓", "✗", "~"],
         "number": ["0.50", "0.05", "0.26"],
@@ -231,14 +220,14 @@ def test_verdicts_are_shown_in_the_claims_unit_with_how_far_they_clear_it(result
     }
     assert shown.loc["a", ["margin", "margin_low", "margin_high"]].tolist() == pytest.approx([0.25, 0.21, 0.29])
     below = replace(CLAIM, direction="below")
-    turned = show(evaluate(results, [below]), [below]).set_index("model")
+    turned = ledger.show(ledger.evaluate(results, [below]), [below]).set_index("model")
     assert turned.loc["a", ["margin", "margin_low", "margin_high"]].tolist() == pytest.approx([-0.25, -0.29, -0.21])
 
 
 def test_the_board_has_a_row_a_claim_and_a_column_a_model(results):
     gone = replace(CLAIM, id="gone", notebook="99_gone", quoted={"x": 0.5})
     claims = [CLAIM, gone]
-    table = board(evaluate(results, claims), paper_numbers(claims), claims)
+    table = ledger.board(ledger.evaluate(results, claims), ledger.paper_numbers(claims), claims)
     assert table.index.tolist() == ["wide", "gone"]
     assert table.columns.tolist() == ["asked", "the paper", "a", "b", "c", TOGETHER]
     assert table.loc["wide", ["a", TOGETHER]].tolist() == ["✓ 0.50 [0.46, 0.54]", ""]
@@ -267,15 +256,15 @@ def test_the_record_is_the_ledger_of_the_committed_results_and_claims(profile):
     other = settings.read(profile).parameters.get("13_claims", {}).get("other_texts")
     kept = tables.read(folder / "13_claims")
     factors = kept.settings["factors"]
-    assert kept.settings.items() >= settings_of_ledger(factors).items()
-    found = evaluate(folder, claims)
-    moved = move_thresholds(found, claims, factors)
+    assert kept.settings.items() >= ledger.settings_of_ledger(factors).items()
+    found = ledger.evaluate(folder, claims)
+    moved = ledger.move_thresholds(found, claims, factors)
     anew = {
         "verdicts": found,
-        "other_texts": evaluate_other_texts(folder, claims, other),
+        "other_texts": ledger.evaluate_other_texts(folder, claims, other),
         "thresholds": moved,
-        "paper": paper_numbers(claims),
-        "claims": summarise(claims, found, moved),
+        "paper": ledger.paper_numbers(claims),
+        "claims": ledger.summarise(claims, found, moved),
     }
     assert kept.keys() == anew.keys()
     for name, table in anew.items():

@@ -8,35 +8,16 @@ from scipy.linalg import sqrtm
 from scipy.stats import f_oneway
 from torch import nn
 
+from helpers.captures import capture_of, moments_of
+from helpers.planted_neurons import sample_of
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import ceiling
-from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.controls import weights
 from howlinear.ideas.controls.anova import anova, beside_seeds
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise
-from howlinear.ideas.controls.weights import (
-    chance_floor,
-    effective_support,
-    permute,
-    random_directions,
-    redraw,
-    respond,
-    sample_ceiling,
-)
-from howlinear.instrument.capture import Sample, capture
+from howlinear.instrument.capture import capture
 from howlinear.models.ffn_sites import sites
-
-
-def sample_of(x, y, folds=4):
-    """A quarter held out, folds dealt in turn."""
-    index = torch.arange(len(x))
-    nothing = torch.zeros(len(x), dtype=torch.long)
-    return Sample(x.float(), y.float(), nothing, nothing, index % 4 == 3, index // 4 % folds)
-
-
-def moments_of(x, y=None):
-    return Moments(x.shape[1], 0 if y is None else y.shape[1]).update(x, y)
-
 
 # rows through a block
 
@@ -45,29 +26,26 @@ def test_a_block_answers_its_own_rows_as_in_the_model(model, rows):
     kept = capture(model, rows, sample=500)
     for site in sites(model):
         sample = kept[site.block].sample
-        torch.testing.assert_close(respond(site.output, sample.x), sample.y, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weights.respond(site.output, sample.x), sample.y, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_are_answered_in_order_whatever_their_number():
     x = normal(5_000, 3)
     block = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).double()
-    torch.testing.assert_close(respond(block, x.float()), block(x.float().double()).detach())
+    torch.testing.assert_close(weights.respond(block, x.float()), block(x.float().double()).detach())
 
 
 def test_rows_are_recovered_as_by_svd_and_the_interval_is_that_of_the_folds():
     x = normal(400, 5)
     y = torch.tanh(x @ normal(5, 4, seed=1))
     sample = sample_of(x, y)
-    found = sample_ceiling(sample.x, sample.y, sample)
+    found = weights.sample_ceiling(sample.x, sample.y, sample)
     train, test = ((sample.x[m], sample.y[m]) for m in (~sample.test, sample.test))
     assert found.r2 == pytest.approx(held_out_r2(train, test), abs=1e-10)
-    folds = [
-        [moments_of(sample.x[m & (sample.fold == i)], sample.y[m & (sample.fold == i)]) for i in range(4)]
-        for m in (~sample.test, sample.test)
-    ]
-    expected = ceiling(*folds)
+    kept = capture_of(sample)
+    expected = ceiling(kept.train, kept.test)
     assert (found.r2_low, found.r2_high) == pytest.approx((expected.r2_low, expected.r2_high), abs=1e-12)
-    without = sample_ceiling(sample.x, sample.y, sample, intervals=False)
+    without = weights.sample_ceiling(sample.x, sample.y, sample, intervals=False)
     assert (without.r2, without.r2_low) == (pytest.approx(found.r2, abs=1e-12), None)
 
 
@@ -75,13 +53,13 @@ def test_rows_are_recovered_as_by_svd_and_the_interval_is_that_of_the_folds():
 def test_rows_that_are_not_the_samples_are_refused():
     sample = sample_of(normal(40, 3), normal(40, 2))
     with pytest.raises(InputError, match="39 inputs and 40 outputs for a sample of 40 rows"):
-        sample_ceiling(sample.x[1:], sample.y, sample)
+        weights.sample_ceiling(sample.x[1:], sample.y, sample)
 
 
 # weights in disorder
 
 
-@pytest.mark.parametrize("disorder", [permute, redraw])
+@pytest.mark.parametrize("disorder", [weights.permute, weights.redraw])
 def test_disorder_touches_matrices_of_the_copy_alone(model, disorder):
     ffn = sites(model)[1].output
     before = {name: value.clone() for name, value in ffn.state_dict().items()}
@@ -101,15 +79,15 @@ def test_permuted_weights_are_the_same_numbers_and_redrawn_ones_have_the_same_si
     ffn = sites(model)[0].output
     for name, value in ffn.named_parameters():
         if value.ndim == 2:
-            same = permute(ffn).get_parameter(name)
+            same = weights.permute(ffn).get_parameter(name)
             assert torch.equal(same.flatten().sort().values, value.flatten().sort().values)
-            turned = redraw(ffn).get_parameter(name)
+            turned = weights.redraw(ffn).get_parameter(name)
             torch.testing.assert_close(torch.linalg.svdvals(turned), torch.linalg.svdvals(value), rtol=1e-4, atol=1e-5)
             assert not torch.allclose(turned.flatten().sort().values, value.flatten().sort().values, atol=1e-3)
 
 
 def test_directions_are_orthonormal_and_prefer_no_side():
-    found = torch.stack([random_directions(5, 3, torch.Generator().manual_seed(seed)) for seed in range(400)])
+    found = torch.stack([weights.random_directions(5, 3, torch.Generator().manual_seed(seed)) for seed in range(400)])
     torch.testing.assert_close(found.mT @ found, torch.eye(3, dtype=torch.float64).expand(400, 3, 3))
     assert found.mean(0).abs().max() < 4 * (1 / 5 / 400) ** 0.5  # QR alone would put −|q| in the corner
     assert found.square().mean(0) == pytest.approx(np.full((5, 3), 1 / 5), abs=0.06)
@@ -117,7 +95,7 @@ def test_directions_are_orthonormal_and_prefer_no_side():
 
 def test_a_module_without_matrices_is_refused():
     with pytest.raises(InputError, match="GELU has no weight matrix"):
-        permute(nn.GELU())
+        weights.permute(nn.GELU())
 
 
 # chance
@@ -127,20 +105,21 @@ def test_shuffled_pairs_score_as_least_squares_on_noise_does():
     x = normal(12_000, 30)
     sample = sample_of(x, x @ normal(30, 20, seed=1))
     for rows in (90, 1_000):
-        floors = [chance_floor(sample, rows, seed) for seed in range(5)]
+        floors = [weights.chance_floor(sample, rows, seed) for seed in range(5)]
         assert floors[0]["expected_in_sample"] == pytest.approx(30 / (rows - 1))
         table = pd.DataFrame(floors)
         assert table.shuffled_in_sample.mean() == pytest.approx(30 / (rows - 1), rel=0.1)
         assert table.shuffled_held_out.mean() == pytest.approx(floors[0]["expected_held_out"], rel=0.15)
         assert table[["in_sample", "held_out"]].min().min() > 1 - 1e-9
-    assert chance_floor(sample, 90)["expected_held_out"] == pytest.approx(1 - 91 * 88 / (90 * 58))
+    assert weights.chance_floor(sample, 90)["expected_held_out"] == pytest.approx(1 - 91 * 88 / (90 * 58))
 
 
 def test_a_floor_is_the_same_again_and_does_not_look_at_more_rows_than_it_says():
     x = normal(400, 4)
     sample = sample_of(x, torch.tanh(x))
-    assert chance_floor(sample, 50, 1) == chance_floor(sample, 50, 1) != chance_floor(sample, 50, 2)
-    whole = chance_floor(sample, 300)
+    once, again, other = (weights.chance_floor(sample, 50, seed) for seed in (1, 1, 2))
+    assert once == again != other
+    whole = weights.chance_floor(sample, 300)
     held = [(sample.x[m], sample.y[m]) for m in (~sample.test, sample.test)]
     assert whole["held_out"] == pytest.approx(held_out_r2(*held), abs=1e-9)
 
@@ -149,18 +128,18 @@ def test_a_floor_is_the_same_again_and_does_not_look_at_more_rows_than_it_says()
 def test_a_floor_at_too_few_or_too_many_rows_is_refused(rows):
     sample = sample_of(normal(400, 4), normal(400, 2, seed=1))
     with pytest.raises(InputError, match=f"at {rows} rows: give from 8 up to the sample's 300"):
-        chance_floor(sample, rows)
+        weights.chance_floor(sample, rows)
 
 
 def test_effective_support_by_hand():
-    assert effective_support(torch.tensor([[-1.0], [1.0]])) == 1
-    assert effective_support(torch.tensor([[0.0], [0.0], [3.0]])) == pytest.approx(4 / 6)  # w = 1, 1, 4
+    assert weights.effective_support(torch.tensor([[-1.0], [1.0]])) == 1
+    assert weights.effective_support(torch.tensor([[0.0], [0.0], [3.0]])) == pytest.approx(4 / 6)  # w = 1, 1, 4
     lonely = torch.zeros(100, 2)
     lonely[7, 1] = 5
-    assert effective_support(lonely + 40) == pytest.approx(1 / 100, rel=0.05)
-    assert effective_support(normal(200_000, 6)) == pytest.approx(6 / 8, rel=0.01)
+    assert weights.effective_support(lonely + 40) == pytest.approx(1 / 100, rel=0.05)
+    assert weights.effective_support(normal(200_000, 6)) == pytest.approx(6 / 8, rel=0.01)
     with pytest.raises(InputError, match="9 rows that are all the same"):
-        effective_support(torch.ones(9, 2))
+        weights.effective_support(torch.ones(9, 2))
 
 
 # analysis of variance

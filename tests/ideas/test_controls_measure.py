@@ -10,6 +10,7 @@ import torch
 
 from conftest import BLOCKS, tiny
 from helpers.families import small
+from helpers.planted_neurons import sample_of
 from helpers.reference import normal
 from howlinear.core.moments import Moments
 from howlinear.ideas.controls import measure
@@ -20,7 +21,6 @@ from howlinear.instrument.capture import capture, describe
 from howlinear.models.ffn_sites import ffn_module, sites
 from howlinear.models.load import untrained
 from howlinear.text.rows import TokenRows
-from tests.ideas.test_controls import sample_of
 
 
 def ffns_of(model):

@@ -17,6 +17,7 @@ from conftest import BLOCKS, tiny
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.ideas.dynamics import measure as tables
+from howlinear.ideas.dynamics import trajectory
 from howlinear.ideas.dynamics.timing import agreement, correlation, departures, lag, settling, spread, vote
 from howlinear.ideas.dynamics.trajectory import Trajectory, films, has_revisions, revisions, unigram
 from howlinear.instrument.measure import measure
@@ -364,7 +365,7 @@ def test_only_a_pythia_on_the_hub_has_revisions(tmp_path, monkeypatch):
     assert not has_revisions("EleutherAI/pythia-160m")
 
 
-def test_revisions_are_measured_as_any_model_and_one_at_a_time(tmp_path, rows):
+def test_revisions_are_measured_as_any_model_and_one_at_a_time(tmp_path, rows, monkeypatch):
     """Three saved folders stand for the revisions; before the next is loaded, the last is gone."""
     alive, asked = [], []
     for i, step in enumerate((0, 8, 1_000)):
@@ -378,8 +379,9 @@ def test_revisions_are_measured_as_any_model_and_one_at_a_time(tmp_path, rows):
         alive.append(weakref.ref(model))
         return model
 
+    monkeypatch.setattr(trajectory, "load_model", load)
     found = []
-    for one in revisions("EleutherAI/pythia-160m", rows, (1_000, 8, 0), load):
+    for one in revisions("EleutherAI/pythia-160m", rows, (1_000, 8, 0)):
         gc.collect()
         assert alive[-1]() is None  # nor is it held while the caller works
         found.append(one)
@@ -395,11 +397,12 @@ def test_revisions_are_measured_as_any_model_and_one_at_a_time(tmp_path, rows):
     assert len({tuple(one["r2"]) for one in found}) == 3
 
 
-def test_a_revision_that_serves_another_ones_weights_is_refused(rows):
+def test_a_revision_that_serves_another_ones_weights_is_refused(rows, monkeypatch):
     def load(source, revision):
         return tiny("mini-pythia", seed={"step4": 0}.get(revision, 1))  # steps 0, 1 and 8 are alike
 
-    found = revisions("EleutherAI/pythia-160m", rows, (0, 1, 4, 8), load)
+    monkeypatch.setattr(trajectory, "load_model", load)
+    found = revisions("EleutherAI/pythia-160m", rows, (0, 1, 4, 8))
     assert [next(found)["step"] for _ in range(3)] == [0, 1, 4]  # a learning rate of 0 at the first step is no fault
     with pytest.raises(SourceError, match="step8 measures to the last digit as step0"):
         next(found)

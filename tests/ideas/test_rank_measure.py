@@ -17,25 +17,13 @@ from helpers.planted_ranks import (
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2
 from howlinear.core.ceilings import ceiling
 from howlinear.errors import InputError
-from howlinear.ideas.rank.measure import (
-    band_shape,
-    band_table,
-    block_table,
-    carrier_table,
-    certainty_table,
-    loudest_table,
-    measure_block,
-    reduced_table,
-    single_outputs,
-    verdict_table,
-    with_band_shapes,
-)
+from howlinear.ideas.rank import measure
 
 COUNTS = [0, 1, 3]
 
 
 def seen(sample, **options):
-    return measure_block(capture_of(sample), sample.token[~sample.test], COUNTS, **options)
+    return measure.measure_block(capture_of(sample), sample.token[~sample.test], COUNTS, **options)
 
 
 def uneven(n=1_280):
@@ -132,7 +120,7 @@ def test_planted_blocks_get_their_word_and_lose_what_is_loud(plant, word, carrie
 @pytest.mark.parametrize(("plant", "loud_axis"), [(one_loud_feature, "features"), (one_loud_direction, "directions")])
 def test_single_outputs_show_the_loud_one_where_it_is_one(plant, loud_axis):
     sample = plant()
-    outputs = single_outputs(capture_of(sample))
+    outputs = measure.single_outputs(capture_of(sample))
     assert outputs.groupby("axis", sort=False).size().to_dict() == {"features": 12, "directions": 12}
     along = outputs[outputs["axis"] == loud_axis]
     loudest = along.loc[along["share"].idxmax()]
@@ -155,7 +143,7 @@ def test_an_output_that_does_not_vary_is_no_single_output():
     sample = broad()
     y = sample.y.clone()
     y[:, 3] = 2.0
-    outputs = single_outputs(capture_of(dataclasses.replace(sample, y=y)))
+    outputs = measure.single_outputs(capture_of(dataclasses.replace(sample, y=y)))
     assert (outputs["axis"] == "features").sum() == 11
     assert outputs["r2"].notna().all()
 
@@ -174,7 +162,7 @@ def test_a_share_that_is_none_is_refused(heavy):
 
 def test_tables_hold_every_number_once():
     views = {("one", 0): seen(broad(640)), ("one", 3): seen(one_loud_feature(640)), ("two", 0): seen(broad(1_280))}
-    blocks = block_table(views)
+    blocks = measure.block_table(views)
     assert list(blocks["model"]) == ["one", "one", "two"]
     assert list(blocks["block"]) == [0, 3, 0]
     assert list(blocks["regime"]) == ["broad", "concentrated", "broad"]
@@ -187,12 +175,12 @@ def test_tables_hold_every_number_once():
     )
     assert {name: row[name] for name in loud.columns} == loud.columns
 
-    rest = loudest_table(views, COUNTS)
+    rest = measure.loudest_table(views, COUNTS)
     assert len(rest) == 3 * 2 * len(COUNTS)
     (found,) = rest.query("model == 'one' and block == 3 and axis == 'directions' and left_out == 1")["r2"]
     assert found == loud.directions[1].value
 
-    bands = band_table(views)
+    bands = measure.band_table(views)
     assert len(bands) == 3 * 4
     (frequent,) = bands.query("model == 'two' and band == 1")["r2_low"]
     assert frequent == views["two", 0].bands[0].low
@@ -201,11 +189,11 @@ def test_tables_hold_every_number_once():
 def test_ranks_of_maps_are_summed_up_by_model_and_a_map_that_explains_nothing_has_none():
     numbers = {"r2": [0.9, 0.5, -0.1], "rank_90": [1, 7, None], "rank_95": [2, 9, None]}
     ranks = {"predicted_rank": [1.0, 2.0, 3.0], "effective_rank": [4.0, 5.0, 6.0]}
-    found = reduced_table(pd.DataFrame({"model": "tiny"} | ranks | numbers)).loc["tiny"]
+    found = measure.reduced_table(pd.DataFrame({"model": "tiny"} | ranks | numbers)).loc["tiny"]
     assert found.tolist() == pytest.approx([4.0, 5.5, 2.0, 5.0, 1.0, 7.0, -1.0])
     found = seen(broad(640))
     nothing = dataclasses.replace(found, columns=found.columns | {"rank_90": None, "rank_95": None})
-    assert block_table({("m", 0): nothing})["rank_90"].isna().all()
+    assert measure.block_table({("m", 0): nothing})["rank_90"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -219,7 +207,7 @@ def test_ranks_of_maps_are_summed_up_by_model_and_a_map_that_explains_nothing_ha
     ],
 )
 def test_bands_may_fall_rise_turn_or_do_neither(r2, shape):
-    assert band_shape(r2) == shape
+    assert measure.band_shape(r2) == shape
 
 
 def banded(*models):
@@ -247,16 +235,17 @@ def test_a_models_verdict_follows_from_its_near_linear_blocks(regimes, verdict):
     blocks = pd.DataFrame({"model": "a", "block": range(3), "regime": regimes, "effective_rank": [3.0, 2.0, 9.0]})
     blocks = blocks.assign(r2=0.9, median_r2=[0.7, 0.6, 0.8])
     bands = banded([(0.9, 0.5, 0.6), (0.9, 0.8, 0.4), (0.9, 0.8, 0.7)])
-    (found,) = verdict_table(blocks, bands).to_dict("records")
+    (found,) = measure.verdict_table(blocks, bands).to_dict("records")
     assert (found["verdict"], found["band_shape"]) == (verdict, "falls")
     assert found["rho"] == pytest.approx(-1)
-    assert list(with_band_shapes(blocks, bands)["band_shape"]) == ["falls, then rises", "falls", "falls"]
+    assert list(measure.with_band_shapes(blocks, bands)["band_shape"]) == ["falls, then rises", "falls", "falls"]
 
 
 def test_carriers_are_means_over_blocks_and_certainties_are_counts():
     plain, loud = seen(broad(640)), seen(one_loud_feature(640))
     views = {("both", 0): plain, ("both", 1): loud, ("alone", 0): loud}
-    means = carrier_table(block_table(views), loudest_table(views, COUNTS), band_table(views))
+    blocks, rest, bands = measure.block_table(views), measure.loudest_table(views, COUNTS), measure.band_table(views)
+    means = measure.carrier_table(blocks, rest, bands)
     assert list(means.index) == ["both", "alone"]
     both = (plain.features[-1].value + loud.features[-1].value) / 2
     assert means.loc["both", "R² without 3 features"] == pytest.approx(both)
@@ -267,5 +256,5 @@ def test_carriers_are_means_over_blocks_and_certainties_are_counts():
 def test_a_difference_is_sure_where_its_intervals_are_apart():
     blocks = pd.DataFrame({"model": "a", "block": range(3), "predicted_rank_high": [3.0, 3.0, 9.0]})
     blocks = blocks.assign(effective_rank_low=8.0)
-    counts = certainty_table(blocks, banded([(0.9, 0.7, 0.5), (0.8, 0.7, 0.65), (0.4, 0.5, 0.7)]))
+    counts = measure.certainty_table(blocks, banded([(0.9, 0.7, 0.5), (0.8, 0.7, 0.65), (0.4, 0.5, 0.7)]))
     assert counts.loc["a"].to_dict() == {"frequent above rare": 1, "rare above frequent": 1, "predictions narrower": 2}

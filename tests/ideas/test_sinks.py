@@ -13,27 +13,7 @@ from helpers.families import VOCABULARY, small
 from helpers.planted_sinks import SEQ_LEN, captured, teacher, token_ids
 from helpers.reference import held_out_r2, least_squares, pooled_r2
 from howlinear.errors import InputError
-from howlinear.ideas.sinks.measure import (
-    CUTS,
-    block_table,
-    carrying_share,
-    cut_table,
-    depth_table,
-    first_rows,
-    heavy_counts,
-    left_out_table,
-    look,
-    r2_without_loudest,
-    rest,
-)
-from howlinear.ideas.sinks.tokens import (
-    cosine_table,
-    earlier_writers,
-    flow_table,
-    massive_table,
-    one_direction,
-    token_table,
-)
+from howlinear.ideas.sinks import measure, tokens
 from howlinear.instrument.massive import HeavyRows
 from howlinear.text.rows import TokenRows
 
@@ -42,7 +22,7 @@ FEATURES = [0, 1, 4]
 
 
 def seen(**plant):
-    return look(captured(*teacher(**plant)), COUNTS, FEATURES)
+    return measure.look(captured(*teacher(**plant)), COUNTS, FEATURES)
 
 
 def curve(found, kind):
@@ -58,7 +38,7 @@ def sides(x, y, test, kept):
 def test_what_is_left_without_the_heaviest_is_a_fit_of_all_other_rows():
     x, y, test, *_ = rows = teacher()
     block = captured(*rows)
-    found = look(block, COUNTS, FEATURES)
+    found = measure.look(block, COUNTS, FEATURES)
     heaviest = y.norm(dim=1).argsort(descending=True)
     of_all = least_squares(x[~test], y[~test])[:2]
     for count, r2 in curve(found, "heaviest rows").items():
@@ -66,7 +46,7 @@ def test_what_is_left_without_the_heaviest_is_a_fit_of_all_other_rows():
         kept[heaviest[:count]] = False
         train, held_out = sides(x, y, test, kept)
         assert r2 == pytest.approx(held_out_r2(train, held_out), abs=1e-6)
-        by_all = rest(block, count, found.solved.ceiling.map).of_all
+        by_all = measure.rest(block, count, found.solved.ceiling.map).of_all
         assert by_all == pytest.approx(pooled_r2(*held_out, *of_all), rel=1e-4, abs=1e-4)
 
 
@@ -91,7 +71,7 @@ def test_a_sink_in_a_single_feature_is_a_token_all_the_same():
     first = position == 0
     x[first, 0] += 60.0
     y[first, 3] = 800 * y.norm(dim=1).median()
-    found = look(captured(x, y, test, fold, sequence, position), COUNTS, FEATURES)
+    found = measure.look(captured(x, y, test, fold, sequence, position), COUNTS, FEATURES)
     assert found.loud.r2 < 0.8  # without that feature nothing is left of the sink
     assert found.carried_by == "tokens"
 
@@ -103,7 +83,7 @@ def test_what_shows_both_signs_is_both():
 
 def test_rows_far_out_are_those_of_the_largest_leverage():
     x, y, test, *_ = rows = teacher(sequences=64)
-    found = look(captured(*rows), [0, 40], FEATURES)
+    found = measure.look(captured(*rows), [0, 40], FEATURES)
     far_out = curve(found, "rows far out")
     design = torch.cat([x, torch.ones(len(x), 1)], 1).double()
     gram = design[~test].T @ design[~test]
@@ -118,22 +98,22 @@ def test_features_are_left_out_by_their_loudness_on_train_rows():
     x, y, test, *_ = rows = teacher(sink=0.0)
     y[test, 5] *= 50  # loud where it is held out: that has no say
     block = captured(*rows)
-    affine = look(block, [0], [0]).solved.ceiling.map
+    affine = measure.look(block, [0], [0]).solved.ceiling.map
     loudest = int(y[~test].var(0).argmax())
     others = [feature for feature in range(12) if feature != loudest]
     expected = pooled_r2(x[test], y[test][:, others], affine.weight[:, others].numpy(), affine.bias[others].numpy())
     assert loudest != 5
-    assert r2_without_loudest(affine, block, 1) == pytest.approx(expected, abs=1e-6)
+    assert measure.r2_without_loudest(affine, block, 1) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(InputError, match="cannot leave out 12 of 12 output features"):
-        r2_without_loudest(affine, block, 12)
+        measure.r2_without_loudest(affine, block, 12)
 
 
 def test_what_was_not_kept_is_refused():
     block = captured(*teacher())
     with pytest.raises(InputError, match="none were sampled"):
-        look(dataclasses.replace(block, sample=None), [0], [0])
+        measure.look(dataclasses.replace(block, sample=None), [0], [0])
     with pytest.raises(InputError, match="heaviest rows: 768 were kept"):
-        look(block, [769], [0])
+        measure.look(block, [769], [0])
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +136,11 @@ def looks():
         ("plain", 0): captured(*teacher(sink=0.0)),
         ("plain", 1): captured(*teacher(sink=0.0, seed=1)),
     }
-    return {place: look(block, COUNTS, FEATURES) for place, block in blocks.items()}
+    return {place: measure.look(block, COUNTS, FEATURES) for place, block in blocks.items()}
 
 
 def test_massive_rows_are_described(looks):
-    table = massive_table(looks).set_index(["model", "block"])
+    table = tokens.massive_table(looks).set_index(["model", "block"])
     assert list(table.index) == [("sunk", 0), ("sunk", 1), ("sunk", 2)]
     assert (table["massive_rows"] == 256).all()
     assert table["share"].tolist() == pytest.approx([1 / SEQ_LEN] * 3)
@@ -173,13 +153,13 @@ def test_massive_rows_are_described(looks):
 
 def test_one_direction_counts_energy_along_both_of_its_ends():
     outputs = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    assert one_direction(outputs) == pytest.approx(0.9)
+    assert tokens.one_direction(outputs) == pytest.approx(0.9)
 
 
 def test_tokens_are_named_where_they_stand(looks):
     ids = {"sunk": token_ids(), "plain": token_ids()}
     decode = {"sunk": "<{}>".format, "plain": str}
-    table = token_table(looks, ids, decode)
+    table = tokens.token_table(looks, ids, decode)
     first = table.query("block == 0")
     assert first["token"].tolist() == ["'<1>'"]
     assert first["place"].tolist() == ["position 0"]
@@ -195,13 +175,13 @@ def test_tokens_are_named_where_they_stand(looks):
 
 
 def test_the_writer_and_who_takes_away_are_told_apart(looks):
-    table = flow_table(looks).set_index("block")
+    table = tokens.flow_table(looks).set_index("block")
     assert (table["model"] == "sunk").all()
     assert table["writer"].tolist() == [pd.NA, 0, 0]
     assert table["role"].to_dict() == {0: "writes most", 1: "elsewhere", 2: "takes away"}
     assert table["cosine"].to_dict() == pytest.approx({0: np.nan, 1: 0.0, 2: -1.0}, abs=1e-5, nan_ok=True)
     assert table["same_rows"].to_dict() == pytest.approx({0: np.nan, 1: 0.0, 2: 1.0}, nan_ok=True)
-    pairs = cosine_table(looks).pivot_table(index="block", columns="other", values="cosine").to_numpy()
+    pairs = tokens.cosine_table(looks).pivot_table(index="block", columns="other", values="cosine").to_numpy()
     np.testing.assert_allclose(np.diag(pairs), 1, atol=1e-6)
     np.testing.assert_allclose(pairs, pairs.T, atol=1e-6)
     assert pairs[0, 2] == pytest.approx(-1.0, abs=1e-6)
@@ -221,8 +201,8 @@ def test_massive_rows_begin_where_most_of_them_were_none_before():
     }
     columns = ["model", "block", "writer", "same_rows", "role"]
     rows = [(model, *step) for model, of_model in steps.items() for step in of_model]
-    assert earlier_writers(pd.DataFrame(rows, columns=columns)) == {"chain": 5}
-    assert earlier_writers(pd.DataFrame([], columns=columns)) == {}
+    assert tokens.earlier_writers(pd.DataFrame(rows, columns=columns)) == {"chain": 5}
+    assert tokens.earlier_writers(pd.DataFrame([], columns=columns)) == {}
 
 
 def test_nobody_takes_away_what_is_only_written_later():
@@ -235,34 +215,34 @@ def test_nobody_takes_away_what_is_only_written_later():
     for block, size in enumerate((1.0, -1.2, 30.0, -29.0)):
         outputs = teacher(sink=0.0)[1].clone()
         outputs[sinks] = size * direction
-        looks["two", block] = look(captured(x, outputs, test, fold, sequence, position), COUNTS, FEATURES)
-    table = flow_table(dict(reversed(looks.items()))).set_index("block")  # in whatever order they come
+        looks["two", block] = measure.look(captured(x, outputs, test, fold, sequence, position), COUNTS, FEATURES)
+    table = tokens.flow_table(dict(reversed(looks.items()))).set_index("block")  # in whatever order they come
     assert table["writer"].tolist() == [pd.NA, 0, 0, 2]
     assert table["role"].tolist() == ["writes first", "takes away", "writes most", "takes away"]
     assert table["cosine"].tolist() == pytest.approx([np.nan, -1, 1, -1], abs=1e-5, nan_ok=True)
 
 
 def test_every_cut_leaves_out_the_rows_beyond_it(looks):
-    table = cut_table(looks)
+    table = measure.cut_table(looks)
     sink = table.query("model == 'sunk' and block == 2")  # of some 40 medians
-    assert sink["cut"].tolist() == list(CUTS)
+    assert sink["cut"].tolist() == list(measure.CUTS)
     heavy = looks["sunk", 2].heavy
-    assert sink["left_out"].tolist() == [int((heavy.norm > cut * heavy.median).sum()) for cut in CUTS]
+    assert sink["left_out"].tolist() == [int((heavy.norm > cut * heavy.median).sum()) for cut in measure.CUTS]
     assert (sink["left_out"].iloc[0], sink["left_out"].iloc[-1]) == (256, 0)
     assert sink["at_first"].iloc[0] == 1
     assert np.isnan(sink["at_first"].iloc[-1])
     assert sink["r2"].iloc[0] < 0.8 < 0.9 < sink["r2"].iloc[-1]
     plain = table.query("model == 'plain' and block == 0")
-    assert plain["left_out"].iloc[1:].tolist() == [0] * (len(CUTS) - 1)
-    deciding = block_table(looks).set_index(["model", "block"])["cuts_deciding"]
-    assert deciding["sunk", 0] == len(CUTS)
-    assert 0 < deciding["sunk", 2] < len(CUTS)
+    assert plain["left_out"].iloc[1:].tolist() == [0] * (len(measure.CUTS) - 1)
+    deciding = measure.block_table(looks).set_index(["model", "block"])["cuts_deciding"]
+    assert deciding["sunk", 0] == len(measure.CUTS)
+    assert 0 < deciding["sunk", 2] < len(measure.CUTS)
     assert deciding["plain", 0] == 0
 
 
 def test_heaviest_rows_are_left_out_beyond_the_last_massive_one():
     heavy = captured(*teacher()).heavy_rows()
-    counts = heavy_counts(heavy)
+    counts = measure.heavy_counts(heavy)
     assert counts[:5] == [0, 1, 2, 4, 8]
     assert 256 in counts
     assert counts[-1] == len(heavy) > 256
@@ -273,17 +253,17 @@ def test_the_share_that_carries_is_that_of_a_count_of_all_rows():
     square = (y.double() - y.double().mean(0)).square().sum(1)
     expected = float(square.sum() ** 2 / (len(y) * square.square().sum()))
     block = captured(x, y, *places)
-    assert carrying_share(block) == pytest.approx(expected, rel=1e-6)
+    assert measure.carrying_share(block) == pytest.approx(expected, rel=1e-6)
     assert expected == pytest.approx(1 / SEQ_LEN, rel=0.1)  # one row in so many has nearly all
     thinned = block.sample.position % 2 == 0  # a sample of half the rows: the heavy ones are known all the same
     sampled = dataclasses.replace(block, sample=block.sample.select(thinned))
-    assert carrying_share(sampled) == pytest.approx(expected, rel=1e-3)
+    assert measure.carrying_share(sampled) == pytest.approx(expected, rel=1e-3)
 
 
 def test_rows_of_equal_distance_all_carry():
     x, y, *places = teacher(sink=0.0)
     sign = torch.where(torch.arange(len(y)) % 2 == 0, 1.0, -1.0)
-    assert carrying_share(captured(x, torch.outer(sign, torch.ones(12)), *places)) == pytest.approx(1)
+    assert measure.carrying_share(captured(x, torch.outer(sign, torch.ones(12)), *places)) == pytest.approx(1)
 
 
 def test_without_position_0_are_all_other_rows_exactly():
@@ -296,10 +276,10 @@ def test_without_position_0_are_all_other_rows_exactly():
         *(x[at_first], rounded * y[at_first], y[at_first].norm(dim=1), order, torch.zeros_like(order)),
         *(test[at_first], fold[at_first], float("nan")),
     )
-    found = look(block, [0], [0], first)
+    found = measure.look(block, [0], [0], first)
     expected = held_out_r2(*sides(x, y, test, ~at_first))
     assert found.r2_without_first == pytest.approx(expected, abs=1e-6)
-    assert np.isnan(look(block, [0], [0]).r2_without_first)
+    assert np.isnan(measure.look(block, [0], [0]).r2_without_first)
 
 
 @pytest.mark.parametrize("family", ["mini-gpt2", "bert"])
@@ -307,7 +287,7 @@ def test_first_rows_are_what_a_whole_pass_has_at_position_0(family):
     model = (tiny(family) if family == "mini-gpt2" else small(family)).eval()
     rows = TokenRows.from_ids(torch.randint(VOCABULARY, (40, 8), generator=torch.Generator().manual_seed(0)), folds=2)
     seen = seen_at_sites(model, {"input_ids": rows.ids})
-    found = first_rows(model, rows)
+    found = measure.first_rows(model, rows)
     assert found.keys() == seen.keys()
     for block, (x, y) in seen.items():
         torch.testing.assert_close(found[block].x, x[::8], rtol=1e-4, atol=1e-4)
@@ -316,7 +296,7 @@ def test_first_rows_are_what_a_whole_pass_has_at_position_0(family):
 
 
 def test_tables_hold_every_number_once(looks):
-    blocks = block_table(looks)
+    blocks = measure.block_table(looks)
     writer = blocks.query("model == 'sunk' and block == 0").iloc[0]
     expected = looks["sunk", 0]
     assert (writer["r2"], writer["r2_low"]) == (expected.solved.ceiling.r2, expected.solved.ceiling.r2_low)
@@ -330,7 +310,7 @@ def test_tables_hold_every_number_once(looks):
     plain = blocks.query("model == 'plain' and block == 0").iloc[0]
     assert (plain["fall"], plain["massive_rows"]) == (0, 0)
     assert plain["of_all"] == pytest.approx(plain["r2"])
-    curves = left_out_table(looks)
+    curves = measure.left_out_table(looks)
     assert len(curves) == 5 * (2 * len(COUNTS) + 2 * len(FEATURES))
     chosen = curves.query("model == 'sunk' and block == 0 and kind == 'heaviest rows' and left_out == 64")
     assert chosen["r2"].tolist() == [curve(expected, "heaviest rows")[64]]
@@ -344,12 +324,13 @@ def test_what_is_left_over_depth_follows_from_the_blocks():
     table = table.assign(rank_one=table["r2"] > 0.9, rank_one_ordinary=False)
     expected = {"spread": 0.67, "step": 0.67, "rank_one": 1, "massive": 2, "resting": 1}
     expected |= {"spread_ordinary": 0.25, "step_ordinary": 0.25, "rank_one_ordinary": 0}
-    assert depth_table(table).loc["m"].to_dict() == pytest.approx(expected)
+    assert measure.depth_table(table).loc["m"].to_dict() == pytest.approx(expected)
 
 
 def test_without_massive_rows_every_table_reads_sensibly(looks):
     plain = {place: found for place, found in looks.items() if place[0] == "plain"}
-    for table in (massive_table(plain), flow_table(plain), cosine_table(plain), token_table(plain, {}, {})):
+    of_plain = [make(plain) for make in (tokens.massive_table, tokens.flow_table, tokens.cosine_table)]
+    for table in (*of_plain, tokens.token_table(plain, {}, {})):
         assert table.empty
         assert {"model", "block"} <= set(table.columns)
-    assert (depth_table(block_table(plain))[["massive", "resting"]] == 0).all(axis=None)
+    assert (measure.depth_table(measure.block_table(plain))[["massive", "resting"]] == 0).all(axis=None)

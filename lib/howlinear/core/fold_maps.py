@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -70,12 +71,18 @@ class Scores:
 
 def score_folds(maps: FoldMaps, test: Sequence[Moments]) -> Scores:
     """Score the maps on held-out rows."""
+    whole, refitted, rescored = over_folds(r2, maps, test)
+    return Scores(whole, np.array(refitted), np.array(rescored))
+
+
+def over_folds(
+    measure: Callable[[AffineMap, Moments], Any], maps: FoldMaps, test: Sequence[Moments]
+) -> tuple[Any, list[Any], list[Any]]:
+    """Measure maps on held-out rows: that of all train folds, each refit, and the first without each held-out fold."""
     held_out = sum(test)
-    return Scores(
-        whole=r2(maps.whole, held_out),
-        refitted=np.array([r2(affine, held_out) for affine in maps.refits]),
-        rescored=np.array([r2(maps.whole, others) for others in left_out(test)]),
-    )
+    refitted = [measure(affine, held_out) for affine in maps.refits]
+    rescored = [measure(maps.whole, others) for others in left_out(test)]
+    return measure(maps.whole, held_out), refitted, rescored
 
 
 def fold_spread(folds: Sequence[Moments]) -> float:

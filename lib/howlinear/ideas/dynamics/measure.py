@@ -31,9 +31,8 @@ def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFram
         settled = settling(film.steps, film.r2, share)
         behind_loss = lag(film, share, patience)
         columns = {"run": run, "block": range(film.r2.shape[1])}
-        columns |= dict(zip(with_ends("leaves"), left, strict=True))
-        columns |= dict(zip(with_ends("settles"), settled, strict=True))
-        columns |= dict(zip(with_ends("lag"), behind_loss, strict=True))
+        for name, with_interval in (("leaves", left), ("settles", settled), ("lag", behind_loss)):
+            columns |= dict(zip(with_ends(name), with_interval, strict=True))
         tables.append(pd.DataFrame(columns))
     # an event that never happened has an empty cell
     return pd.concat(tables, ignore_index=True).replace(np.inf, np.nan)

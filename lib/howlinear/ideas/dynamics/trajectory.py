@@ -7,7 +7,7 @@ Pythia's authors published the weights at 154 steps of each run (Biderman et al.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,10 +16,10 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import numbers
+from howlinear.files.tables import with_ends
 from howlinear.instrument.measure import measure
 from howlinear.models.load import load_model
 from howlinear.text.rows import TokenRows
@@ -50,10 +50,11 @@ class Trajectory:
         """Build from the snapshots that `training.train` returns and trajectory.json holds."""
         try:
             steps = np.array([snapshot["step"] for snapshot in snapshots], dtype=int)
-            loss = np.log(np.array([snapshot["perplexity"] for snapshot in snapshots], dtype=float))
-            r2 = np.array([snapshot["r2"] for snapshot in snapshots], dtype=float)
-            low = np.array([snapshot["r2_low"] for snapshot in snapshots], dtype=float)
-            high = np.array([snapshot["r2_high"] for snapshot in snapshots], dtype=float)
+            loss, r2, low, high = (
+                np.array([snapshot[name] for snapshot in snapshots], dtype=float)
+                for name in ("perplexity", *with_ends("r2"))
+            )
+            loss = np.log(loss)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"trajectory of {name}: a snapshot is damaged ({error!r}); record it anew") from error
         if len(steps) < 2 or (np.diff(steps) <= 0).any():
@@ -98,12 +99,7 @@ def has_revisions(source: str) -> bool:
     return source.startswith("EleutherAI/pythia-") and not Path(source).is_dir()
 
 
-def revisions(
-    source: str,
-    rows: TokenRows,
-    steps: Collection[int] = DOUBLINGS,
-    load: Callable[..., PreTrainedModel] = load_model,
-) -> Iterator[dict]:
+def revisions(source: str, rows: TokenRows, steps: Collection[int] = DOUBLINGS) -> Iterator[dict]:
     """Measure a model's public revisions, one in memory at a time; yield a snapshot of each for `Trajectory.of`."""
     if not has_revisions(source):
         raise InputError(f"{source} has no public revisions; EleutherAI's Pythias have, as EleutherAI/pythia-160m")
@@ -112,7 +108,7 @@ def revisions(
         raise InputError(f"no revision at step {strange}: 0, 1, 2, 4, … 512, then every 1000 to 143000 are public")
     measured: dict[tuple, int] = {}  # what was measured → the step at which it was first
     for step in sorted(set(steps)):
-        profile = measure(load(source, revision=f"step{step}"), rows)  # the model is gone by now
+        profile = measure(load_model(source, revision=f"step{step}"), rows)  # the model is gone by now
         snapshot = {"step": step, "perplexity": profile.perplexity} | profile.curves
         twin = measured.setdefault((snapshot["perplexity"], *snapshot["r2"]), step)
         if twin < step and step >= MOVED:

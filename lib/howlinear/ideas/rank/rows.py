@@ -13,7 +13,7 @@ from howlinear.instrument.capture import BlockCapture, Sample
 PLANTED_SEQUENCE = 16  # rows in a sequence of `planted_block`
 
 
-def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], bands: int = 4) -> Int64[Tensor, " n"]:
+def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], bands: int) -> Int64[Tensor, " n"]:
     """Band of each token by its frequency among `ids`: 0 the most frequent, bands − 1 the rarest and the unseen."""
     if bands < 2 or not ids.numel():
         raise InputError(f"cannot cut {ids.numel()} token ids into {bands} bands: give train ids and two bands or more")

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, residual, varies
-from howlinear.core.fold_maps import FoldMaps
-from howlinear.core.intervals import Estimate, left_out
+from howlinear.core.fold_maps import FoldMaps, over_folds
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import Sample
@@ -80,10 +80,8 @@ class Scored:
 
 def score_moments(maps: FoldMaps, test: Sequence[Moments]) -> Scored:
     """Score maps on held-out moments, one per document fold."""
-    rows = sum(test)
-    refitted = [Score.of_moments(affine, rows) for affine in maps.refits]
-    rescored = {fold: Score.of_moments(maps.whole, others) for fold, others in enumerate(left_out(test))}
-    return Scored(Score.of_moments(maps.whole, rows), refitted, rescored)
+    whole, refitted, rescored = over_folds(Score.of_moments, maps, test)
+    return Scored(whole, refitted, dict(enumerate(rescored)))
 
 
 def score_rows(maps: FoldMaps, rows: Sample, basis: Float[Tensor, "d_out directions"] | None = None) -> Scored:
@@ -145,13 +143,10 @@ def loudest(train: Sequence[Moments]) -> Int64[Tensor, " d_out"]:
 
 def without_loudest(rows: Scored, order: Int64[Tensor, " d_out"], counts: Sequence[int]) -> list[Estimate]:
     """R² after leaving out the first k features in `order`, loudest first, for every k in `counts`."""
-    estimates = []
     for count in counts:
         if not 0 <= count < len(order):
             raise InputError(f"cannot leave out {count} of {len(order)} features: k runs from 0 to {len(order) - 1}")
-        left_out_features = order[:count]
-        estimates.append(estimate(lambda score, features=left_out_features: score.r2(features), rows))
-    return estimates
+    return [estimate(lambda score, count=count: score.r2(order[:count]), rows) for count in counts]
 
 
 def directions(outputs: Float[Tensor, "n d_out"]) -> Float[Tensor, "d_out d_out"]:

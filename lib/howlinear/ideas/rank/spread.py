@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.fold_maps import FoldMaps
-from howlinear.core.intervals import Estimate, left_out
+from howlinear.core.fold_maps import FoldMaps, over_folds
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import Sample
@@ -24,26 +24,21 @@ from howlinear.instrument.capture import Sample
 
 @dataclass(frozen=True)
 class Spread:
-    """Over how many directions a covariance is spread."""
+    """Over how many directions a covariance is spread; its participation ratio is `core.moments.effective_rank`."""
 
-    effective_rank: float  # participation ratio (Σλ)² / Σλ²
     entropy_rank: float  # exp(−Σ p log p) with p = λ / Σλ; never below the participation ratio
     first: float  # share of the variance along the first direction
 
 
 def spread(covariance: Float[Tensor, "d d"]) -> Spread:
-    """Ranks and first direction of a covariance matrix, in any scale."""
+    """Compute the entropy rank and the first direction's share of a covariance matrix, in any scale."""
     eigenvalues = torch.linalg.eigvalsh(covariance.double()).clamp_min(0)  # rounding may leave −1e-17
     if not eigenvalues.sum() > 0:
         raise InputError(f"{len(eigenvalues)} features without variance have no rank: use more or other text")
     # p = λ / Σλ, ascending
     shares = eigenvalues / eigenvalues.sum()
     entropy = torch.special.entr(shares).sum()
-    return Spread(
-        effective_rank=effective_rank(covariance),
-        entropy_rank=float(entropy.exp()),
-        first=float(shares[-1]),
-    )
+    return Spread(entropy_rank=float(entropy.exp()), first=float(shares[-1]))
 
 
 def rank_estimate(whole: Float[Tensor, "d d"], *groups: Sequence[Float[Tensor, "d d"]]) -> Estimate:
@@ -53,9 +48,7 @@ def rank_estimate(whole: Float[Tensor, "d d"], *groups: Sequence[Float[Tensor, "
     holds the average rank at these rows in 94 to 96 of 100 simulated measurements (`benchmarks/coverage.py`).
     """
     value = effective_rank(whole)
-    log_ranks = []
-    for group in groups:
-        log_ranks.append(np.log([effective_rank(covariance) for covariance in group]))
+    log_ranks = [np.log([effective_rank(covariance) for covariance in group]) for group in groups]
     on_log_scale = Estimate.jackknife(np.log(value), *log_ranks)
     return Estimate(value, max(1.0, float(np.exp(on_log_scale.low))), float(np.exp(on_log_scale.high)))
 
@@ -65,11 +58,8 @@ def output_rank(outputs: Moments, rows: Sample) -> Estimate:
     folds = rows.fold.unique()
     if len(folds) < 2:
         raise InputError(f"an interval needs held-out rows from two document folds, got {len(folds)}: sample more rows")
-    covariances = []
-    for fold in folds:
-        others = rows.y[rows.fold != fold]
-        covariances.append(Moments(outputs.d_in).update(others).sxx)
-    return rank_estimate(outputs.sxx, covariances)
+    without_each = [Moments(outputs.d_in).update(rows.y[rows.fold != fold]).sxx for fold in folds]
+    return rank_estimate(outputs.sxx, without_each)
 
 
 def prediction_covariance(affine: AffineMap, rows: Moments) -> Float[Tensor, "d_out d_out"]:
@@ -79,7 +69,4 @@ def prediction_covariance(affine: AffineMap, rows: Moments) -> Float[Tensor, "d_
 
 def prediction_rank(maps: FoldMaps, test: Sequence[Moments]) -> Estimate:
     """Effective rank of what maps predict on held-out rows."""
-    rows = sum(test)
-    refitted = [prediction_covariance(affine, rows) for affine in maps.refits]
-    rescored = [prediction_covariance(maps.whole, others) for others in left_out(test)]
-    return rank_estimate(prediction_covariance(maps.whole, rows), refitted, rescored)
+    return rank_estimate(*over_folds(prediction_covariance, maps, test))
