@@ -151,9 +151,13 @@ def transplants(captures: Mapping[str, Blocks], ffns: Mapping[str, Ffns], three_
     blocks = captures[names[0]] if names else ()
     for place, block in enumerate(blocks):
         all_free = place % three_way_every == 0
-        captured = {name: captures[name][block] for name in names}  # read once: it may lie on disk
-        samples = {name: kept.rows() for name, kept in captured.items()}
-        colours = {name: Colour.of(sum(kept.train)) for name, kept in captured.items()}
+        samples = {}
+        colours = {}
+        for name in names:  # of each block only what is needed is kept: captures may lie on disk
+            captured = captures[name][block]
+            samples[name] = captured.rows()
+            colours[name] = Colour.of(sum(captured.train))
+
         for shape, colour in product(names, repeat=2):
             sample = samples[shape]
             x = recolour(sample.x, colours[shape], colours[colour])
