@@ -114,7 +114,14 @@ def _sums_of_squares(
     profiles: Profiles, factors: Sequence[str], labels: str | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """Return every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there."""
-    _check(profiles, factors)
+    single = [factor for factor, count in zip(factors, profiles.shape[1:], strict=True) if count < 2]
+    if single:
+        raise InputError(
+            f"nothing to share the variance among: {', '.join(single)} has one level, compare at least two"
+        )
+    not_finite = int((~np.isfinite(profiles)).sum())
+    if not_finite:
+        raise InputError(f"{not_finite} values of R² are not finite: measure those blocks again")
     squares: dict[str, np.ndarray] = {}
     freedom: dict[str, int] = {}
     for axes, effect in _effects(profiles).items():
@@ -131,17 +138,6 @@ def _sums_of_squares(
         count = int(np.prod(profiles.shape[1:]))
         raise InputError(f"all {count} profiles are the same: there is no variance to share out")
     return squares, freedom
-
-
-def _check(profiles: Profiles, factors: Sequence[str]) -> None:
-    single = [factor for factor, count in zip(factors, profiles.shape[1:], strict=True) if count < 2]
-    if single:
-        raise InputError(
-            f"nothing to share the variance among: {', '.join(single)} has one level, compare at least two"
-        )
-    not_finite = int((~np.isfinite(profiles)).sum())
-    if not_finite:
-        raise InputError(f"{not_finite} values of R² are not finite: measure those blocks again")
 
 
 def _effects(profiles: Profiles) -> dict[tuple[int, ...], np.ndarray]:

@@ -21,18 +21,7 @@ from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.limits import limit_or_nan
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.protocol.choices import (
-    CHOICES,
-    DENOMINATORS,
-    LIMIT,
-    LOUD,
-    MOST,
-    NULLS,
-    POSITIONS,
-    RUNS,
-    SPLITS,
-    Protocol,
-)
+from howlinear.ideas.protocol import choices
 from howlinear.ideas.protocol.groups import MEMORY, Groups, select, stream_groups
 from howlinear.ideas.protocol.layout import Layout, lay_out
 from howlinear.models.ffn_sites import width_of
@@ -46,7 +35,7 @@ def survey(
     factors: Sequence[int],
     compared: Sequence[int],
     seq_lens: Sequence[int],
-    named: Mapping[str, Protocol],
+    named: Mapping[str, choices.Protocol],
     seed: int = 0,
     memory: int = MEMORY,
     blocks: Iterable[int] | None = None,
@@ -54,7 +43,7 @@ def survey(
     """Make the tables of some blocks of a model, all by default, under every combination of choices."""
     # Curves and splits are of the last of `seq_lens`; the number of rows takes the compared factors and the largest.
     universes, curves, folds, splits = [], [], [], []
-    for split, seq_len in product(SPLITS, seq_lens):
+    for split, seq_len in product(choices.SPLITS, seq_lens):
         layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)
         for block, groups in stream_groups(model, layout, memory, blocks):
             for row in universe_rows(groups, factors, compared):
@@ -68,14 +57,14 @@ def survey(
                 if (protocol.split, protocol.seq_len) == (split, seq_len):
                     for row in fold_rows(groups, protocol, factors):
                         folds.append({"protocol": name, "block": block} | row)
-    layout = lay_out(corpus, RUNS, seq_lens[-1], width_of(model), factors, seed)
+    layout = lay_out(corpus, choices.RUNS, seq_lens[-1], width_of(model), factors, seed)
     for block, groups in stream_groups(model, layout, memory, blocks):
         (of_all,) = ceilings(groups, layout)
-        splits.append({"split": RUNS, "block": block} | of_all.interval.columns("r2"))
+        splits.append({"split": choices.RUNS, "block": block} | of_all.interval.columns("r2"))
     # in the order of their names
     of_protocols = pd.DataFrame(folds).set_index("protocol").loc[list(named)].reset_index()
     return {
-        "universes": pd.DataFrame(universes)[["block", *CHOICES, "r2"]],
+        "universes": pd.DataFrame(universes)[["block", *choices.CHOICES, "r2"]],
         "curves": pd.DataFrame(curves),
         "folds": of_protocols,
         "splits": pd.DataFrame(splits),
@@ -113,25 +102,25 @@ def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int
     """Compute R²_lin of a block under every combination of choices within one split and sequence length."""
     last = len(factors) - 1
     steps = [step for step, factor in enumerate(factors) if compared is None or factor in compared or step == last]
-    for step, position_0, loud_rows in product(steps, POSITIONS, (True, False)):
+    for step, position_0, loud_rows in product(steps, choices.POSITIONS, (True, False)):
         train = Moments.total(select(groups, False, step, position_0 == "in", loud_rows))
         test = Moments.total(select(groups, True, step, position_0 == "in", loud_rows))
         # level of `loud` → output features that count, None for all
-        everything, quiet_features, quiet_rows = LOUD
+        everything, quiet_features, quiet_rows = choices.LOUD
         counted = {quiet_rows: None}
         if loud_rows:
             counted = {everything: None, quiet_features: without_loudest(train)}
-        for null in NULLS:
+        for null in choices.NULLS:
             affine, _ = fit(train, float(null))
-            for (loud, features), denominator in product(counted.items(), DENOMINATORS):
+            for (loud, features), denominator in product(counted.items(), choices.DENOMINATORS):
                 about = {"position_0": position_0, "loud": loud, "null": null, "denominator": denominator}
                 held_out = r2(affine, test, denominator, features)
                 if step < last:
                     yield about | {"rows": str(factors[step]), "r2": held_out}
                     continue
                 in_sample = r2(affine, train, denominator, features)
-                yield about | {"rows": MOST, "r2": held_out}
-                yield about | {"rows": LIMIT, "r2": limit_or_nan(in_sample, held_out)}
+                yield about | {"rows": choices.MOST, "r2": held_out}
+                yield about | {"rows": choices.LIMIT, "r2": limit_or_nan(in_sample, held_out)}
 
 
 # --- Over train rows
@@ -184,10 +173,10 @@ def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
 # --- With intervals
 
 
-def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Iterator[dict]:
+def fold_rows(groups: Groups, protocol: choices.Protocol, factors: Sequence[int]) -> Iterator[dict]:
     """Compute R²_lin of a block under one protocol, with all folds and with each left out of a `side`, to jackknife."""
     step = len(factors) - 1
-    if protocol.rows not in (MOST, LIMIT):
+    if protocol.rows not in (choices.MOST, choices.LIMIT):
         step = list(factors).index(int(protocol.rows))
     rows = {"position_0": protocol.position_0 == "in", "loud": protocol.loud != "rows out"}
     train_folds = select(groups, False, step, **rows)
@@ -197,7 +186,7 @@ def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Ite
 
     def score(affine: AffineMap, fitted: Moments, others: Moments) -> float:
         held_out = r2(affine, others, protocol.denominator, features)
-        if protocol.rows != LIMIT:
+        if protocol.rows != choices.LIMIT:
             return held_out
         return limit_or_nan(r2(affine, fitted, protocol.denominator, features), held_out)
 
