@@ -14,22 +14,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.gate import fit as fitting
 from howlinear.ideas.gate import measure, planted
-from howlinear.ideas.gate.fit import (
-    FEWEST,
-    GATE,
-    HALVINGS,
-    ORACLE,
-    RANDOM,
-    Bracket,
-    Gated,
-    RandomRank,
-    affine_score,
-    choose_shares,
-    fit_gate,
-    log_error,
-    rise,
-    true_error,
-)
+from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, Gated, fit_gate
 from howlinear.ideas.gate.rows import BlockRows, block_rows, split_in_three
 from howlinear.instrument.perplexity import change, losses
 from howlinear.instrument.swap_costs import swap_losses
@@ -188,7 +173,7 @@ def test_the_line_is_refitted_to_the_rows_that_take_it_where_these_are_no_too_fe
     first = known.gated(GATE, 0.6, anew=False)
     assert first.line is known.line
     assert first.threshold == threshold
-    few = FEWEST * (D + 2)
+    few = fitting.FEWEST * (D + 2)
     for count in (few - 1, few):
         anew = known.refitted(GATE, known.threshold(GATE, (count + 0.4) / len(known.rows.x)))
         assert (anew is known.line) == (count < few)
@@ -197,30 +182,30 @@ def test_the_line_is_refitted_to_the_rows_that_take_it_where_these_are_no_too_fe
 def test_the_log_error_has_a_floor():
     y = torch.tensor([[3.0, 4.0], [1.0, 1.0]])
     line = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    assert log_error(y, line, floor=1e-3).tolist() == pytest.approx([math.log(25), math.log(1e-3)])
+    assert fitting.log_error(y, line, floor=1e-3).tolist() == pytest.approx([math.log(25), math.log(1e-3)])
 
 
 def test_a_score_is_affine_and_the_true_error_needs_the_block():
     x = torch.tensor([[1.0, 2.0], [0.0, -1.0]])
     score = AffineMap(torch.tensor([[2.0], [3.0]]).double(), torch.tensor([1.0]).double())
-    assert affine_score(score, x).tolist() == [9.0, -2.0]
+    assert fitting.affine_score(score, x).tolist() == [9.0, -2.0]
     line = AffineMap(torch.zeros(2, 2).double(), torch.zeros(2).double())
-    assert true_error(nn.Identity(), line, x).tolist() == [5.0, 1.0]
+    assert fitting.true_error(nn.Identity(), line, x).tolist() == [5.0, 1.0]
 
 
 def test_random_ranks_are_even_and_know_nothing_and_a_row_draws_its_own_again():
     x = torch.randn(8_000, D, generator=torch.Generator().manual_seed(4))
-    rank = RandomRank.of(x)
+    rank = fitting.RandomRank.of(x)
     drawn = rank(x)
     shares = torch.histc(drawn, 10, 0, 1) / len(x)
     assert float((shares - 0.1).abs().max()) < 0.015
     assert float(torch.corrcoef(torch.cat([x.T, drawn[None]]))[-1, :-1].abs().max()) < 0.05
     again = rank(x[100:103])
     torch.testing.assert_close(again, drawn[100:103], atol=1e-6, rtol=0)
-    assert not torch.allclose(RandomRank.of(x, seed=1)(x), drawn, atol=0.1)
+    assert not torch.allclose(fitting.RandomRank.of(x, seed=1)(x), drawn, atol=0.1)
     # what another processor rounds in the inputs moves next to none
     rounded = x * (1 + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5)))
-    elsewhere = RandomRank.of(rounded)(rounded)
+    elsewhere = fitting.RandomRank.of(rounded)(rounded)
     assert int(((drawn < 0.5) != (elsewhere < 0.5)).sum()) <= 4  # of 8,000
 
 
@@ -268,8 +253,8 @@ def test_rows_are_those_that_the_block_sees(gpt2, ids):
     ("power", "dear", "share"), [(1, 0.04, 0.25), (2, 0.04, 0.5), (4, 2.56, 0.25), (3, 0.009, 1.0)]
 )
 def test_the_share_at_the_limit_is_bracketed(power, dear, share):
-    bracket = Bracket(dear, limit=0.01)
-    for _ in range(HALVINGS):
+    bracket = fitting.Bracket(dear, limit=0.01)
+    for _ in range(fitting.HALVINGS):
         if not bracket.closed:
             bracket.halve(dear * bracket.middle**power)
     assert bracket.share == pytest.approx(share, abs=0.02)
@@ -277,8 +262,8 @@ def test_the_share_at_the_limit_is_bracketed(power, dear, share):
 
 
 def test_where_nothing_may_be_spent_nothing_takes_the_line():
-    bracket = Bracket(1e6, limit=0.01)
-    for _ in range(HALVINGS):
+    bracket = fitting.Bracket(1e6, limit=0.01)
+    for _ in range(fitting.HALVINGS):
         bracket.halve(1e6)
     assert 0 <= bracket.share < 1e-8
 
@@ -327,7 +312,7 @@ def test_the_limit_is_kept_on_the_text_that_chooses(case):
     for name, changed in after.items():
         # interpolated in a bracket of a sixteenth, where the curve bends up; of a few dozen random tokens, it wavers
         least, most = (0.1, 1.5) if name[1] == RANDOM else (0.3, 1.2)
-        assert least * measure.LIMIT < rise(before, changed) < most * measure.LIMIT, name
+        assert least * measure.LIMIT < fitting.rise(before, changed) < most * measure.LIMIT, name
 
 
 def test_costs_and_shares_are_those_of_a_model_that_has_the_module(case):
@@ -469,4 +454,4 @@ def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
 @pytest.mark.parametrize("limit", [0.0, -0.01, math.nan])
 def test_a_limit_that_allows_nothing_is_refused(gpt2, rows, limit):
     with pytest.raises(InputError, match="every change costs something, give more than 0"):
-        choose_shares(gpt2, {}, rows, limit)
+        fitting.choose_shares(gpt2, {}, rows, limit)

@@ -14,20 +14,10 @@ from howlinear.core.fold_maps import FoldMaps, fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
+from howlinear.ideas.rank import scores
 from howlinear.ideas.rank.measure import RankView
 from howlinear.ideas.rank.rows import frequency_bands, planted_block
-from howlinear.ideas.rank.scores import (
-    Score,
-    directions,
-    estimate,
-    loudest,
-    rise,
-    score_moments,
-    score_rows,
-    share_of_error,
-    share_of_variance,
-    without_loudest,
-)
+from howlinear.ideas.rank.scores import Score, estimate, rise, score_moments, score_rows, without_loudest
 from howlinear.ideas.rank.spread import output_rank, prediction_covariance, prediction_rank, rank_estimate, spread
 from howlinear.instrument.capture import Sample
 
@@ -84,7 +74,7 @@ def test_scores_of_folds_of_any_size_and_offset_agree_between_moments_and_rows(s
 def test_leaving_out_features_equals_least_squares_on_the_other_columns():
     sample = one_loud_direction(640)
     train, test = sides(sample)
-    order = loudest(train)
+    order = scores.loudest(train)
     rows = [sample.select(sample.test == side) for side in (False, True)]
     assert order.tolist() == np.argsort(-rows[0].y.double().var(0).numpy()).tolist()  # held-out rows have no say
     counts = [0, 1, 3, 11]
@@ -96,7 +86,7 @@ def test_leaving_out_features_equals_least_squares_on_the_other_columns():
 
 def test_directions_are_orthonormal_and_fall_in_loudness():
     y = normal(300, 6) @ normal(6, 6, seed=1)
-    basis = directions(y)
+    basis = scores.directions(y)
     torch.testing.assert_close(basis.T @ basis, torch.eye(6, dtype=torch.float64))
     variances = (y @ basis).var(0)
     assert (variances.diff() <= 0).all()
@@ -151,8 +141,8 @@ def test_shares_by_hand():
     rows = Sample(x, y, *(torch.arange(4),) * 2, torch.ones(4).bool(), torch.tensor([0, 1, 0, 1]))
     whole = score_rows(maps, rows).whole
     part = score_rows(maps, rows.select(rows.x[:, 0] == 1)).whole
-    assert share_of_variance(part, whole) == pytest.approx(36 / 56)
-    assert share_of_error(part, whole) == pytest.approx(36 / 40)
+    assert scores.share_of_variance(part, whole) == pytest.approx(36 / 56)
+    assert scores.share_of_error(part, whole) == pytest.approx(36 / 40)
     assert part.r2() == pytest.approx(1 - 36 / 18)  # about its own mean, 7
     assert whole.r2() == pytest.approx(1 - 40 / 56)
 
@@ -208,7 +198,7 @@ def test_a_constant_feature_has_no_r2_and_its_errors_count():
 def test_leaving_out_every_feature_is_refused(count):
     train, test = sides(broad(640))
     with pytest.raises(InputError, match=rf"cannot leave out {count} of 12 features: k runs from 0 to 11"):
-        without_loudest(score_moments(fit_folds(train), test), loudest(train), [3, count])
+        without_loudest(score_moments(fit_folds(train), test), scores.loudest(train), [3, count])
 
 
 def test_what_does_not_vary_is_refused():
@@ -238,8 +228,8 @@ def test_a_share_of_rows_from_one_fold_is_gone_without_it():
     sample = broad(640)
     alone, found = sample.select(sample.test & (sample.fold == 1)), fit_folds(sides(sample)[0], refit=False)
     part, whole = score_rows(found, alone), score_rows(found, held_out(sample))
-    left_out = [0.0 if i == 1 else share_of_error(part.whole, whole.without(i)) for i in range(FOLDS)]
-    share = estimate(share_of_error, part, whole)
+    left_out = [0.0 if i == 1 else scores.share_of_error(part.whole, whole.without(i)) for i in range(FOLDS)]
+    share = estimate(scores.share_of_error, part, whole)
     assert 0 < share.value < 1
     assert share.half_width == pytest.approx(half_width(left_out))
 
@@ -254,7 +244,7 @@ def test_a_score_of_no_rows_is_nothing():
     empty = Score.of_rows(torch.zeros(0, 3).double(), torch.zeros(0, 3).double())
     whole = Score.of_rows(normal(9, 3), normal(9, 3, seed=1))
     assert empty.n == 0
-    assert share_of_error(empty, whole) == share_of_variance(empty, whole) == 0
+    assert scores.share_of_error(empty, whole) == scores.share_of_variance(empty, whole) == 0
 
 
 def test_a_planted_block_is_what_a_capture_keeps_of_the_same_rows():

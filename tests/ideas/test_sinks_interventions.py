@@ -12,31 +12,7 @@ from helpers.planted_sinks import sunk_model
 from helpers.reference import held_out_r2
 from howlinear.core.ceilings import ceiling
 from howlinear.ideas.sinks import interventions
-from howlinear.ideas.sinks.interventions import (
-    BOS,
-    EFFECTS,
-    NOISE,
-    NONE,
-    SUMMARY,
-    ZERO,
-    Layout,
-    add_noise,
-    at_first,
-    beyond,
-    changed,
-    changes,
-    even_folds,
-    intervene,
-    massive_places,
-    match,
-    observe,
-    opening_of,
-    ordinary_places,
-    partners,
-    place_losses,
-    possible_lengths,
-    tables,
-)
+from howlinear.ideas.sinks.interventions import BOS, NOISE, NONE, ZERO, Layout, at_first, changes, even_folds, intervene
 from howlinear.ideas.sinks.planted import answer, first_apart, planted, sink, sunk
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
@@ -62,7 +38,7 @@ def chain():
     written[[5, 11, 25]] = torch.tensor([0.8, -0.5, 0.33])
     with sunk(model, 1, 5 * median[0] * torch.eye(32)[3], 300 * median[1] * written):
         loud = capture(model, rows, 2, sample=3_072)[2].rows()
-        with changed(model, 1, changes(at_first, torch.zeros(32))[ZERO], 16):
+        with interventions.changed(model, 1, changes(at_first, torch.zeros(32))[ZERO], 16):
             silent = capture(model, even_folds(rows, [32]), 2, sample=3_072)[2]
         direction, _ = first_apart(loud)
         least, most = (loud.x @ direction)[loud.position == 0].min(), (silent.rows().x @ direction).max()
@@ -150,7 +126,7 @@ def test_r2_is_that_of_stored_rows():
     ordinary = torch.rand(layout.place.numel(), generator=torch.Generator().manual_seed(2)) < 0.9
     x, y = seen_at_sites(model, {"input_ids": rows.ids})[2]
     test = rows.test.repeat_interleave(16)
-    found = observe(model, layout, [2], ordinary)[2]
+    found = interventions.observe(model, layout, [2], ordinary)[2]
     for kept, scores in ((torch.ones_like(ordinary), found.every), (ordinary, found.ordinary)):
         expected = held_out_r2((x[kept & ~test], y[kept & ~test]), (x[kept & test], y[kept & test]))
         assert scores.whole == pytest.approx(expected, abs=1e-5)
@@ -160,14 +136,14 @@ def test_r2_is_that_of_stored_rows():
 def test_losses_lie_where_their_tokens_are():
     model, rows = tiny("mini-gpt2").eval(), even_folds(rows_of(), [])
     layout = Layout.of(rows)
-    found = place_losses(model, layout).view(rows.ids.shape)
+    found = interventions.place_losses(model, layout).view(rows.ids.shape)
     assert found[~rows.test].isnan().all()
     assert found[:, 0].isnan().all()
     torch.testing.assert_close(found[rows.test][:, 1:].mean(1), losses(model, rows.ids[rows.test]))
-    behind = place_losses(model, layout.behind(TOKEN)).view(rows.ids.shape)[rows.test]
+    behind = interventions.place_losses(model, layout.behind(TOKEN)).view(rows.ids.shape)[rows.test]
     assert behind[:, :-1].isfinite().all()  # the first token is predicted too
     assert behind[:, -1].isnan().all()  # and the last one made room
-    shorter = place_losses(model, layout.cut_anew(8, 0)).view(rows.ids.shape)[rows.test]
+    shorter = interventions.place_losses(model, layout.cut_anew(8, 0)).view(rows.ids.shape)[rows.test]
     assert torch.equal(shorter.isnan()[0].nonzero()[:, 0], torch.tensor([0, 8]))
     torch.testing.assert_close(shorter[:, 1:8], found[rows.test][:, 1:8], rtol=1e-5, atol=1e-5)
 
@@ -190,8 +166,8 @@ def test_layouts_keep_every_token_and_its_place():
 def test_a_bos_that_rows_begin_with_stands_once_in_a_longer_and_in_a_shorter_sequence():
     rows = even_folds(rows_of(32, seq_len=8, folds=2), [16])
     rows.ids[:, 0] = TOKEN
-    assert opening_of(rows, TOKEN) == 1
-    assert opening_of(rows, TOKEN + 1) == opening_of(rows, None) == 0
+    assert interventions.opening_of(rows, TOKEN) == 1
+    assert interventions.opening_of(rows, TOKEN + 1) == interventions.opening_of(rows, None) == 0
     longer = Layout.of(rows).cut_anew(16, 1)
     assert longer.rows.ids[0].tolist() == [TOKEN, *rows.ids[:2, 1:].flatten().tolist()]
     assert longer.place[0].tolist() == [-1, *range(1, 8), *range(9, 16)]
@@ -208,8 +184,8 @@ def test_a_bos_that_rows_begin_with_stands_once_in_a_longer_and_in_a_shorter_seq
 
 def test_lengths_are_those_that_model_and_text_allow():
     model, rows = tiny("mini-gpt2"), rows_of(64, folds=4)  # 12 sequences of 16 to fit on in a fold, 4 held out
-    assert possible_lengths(model, rows, [4, 10, 16, 24, 32, 64, 128]) == [4, 32, 64]
-    assert possible_lengths(small("bloom"), rows, []) == []  # a model that reads any number
+    assert interventions.possible_lengths(model, rows, [4, 10, 16, 24, 32, 64, 128]) == [4, 32, 64]
+    assert interventions.possible_lengths(small("bloom"), rows, []) == []  # a model that reads any number
     even = even_folds(rows, [4, 64])
     for test, count in ((False, 12), (True, 4)):
         assert [len(members) for members in even.folds(test)] == [count] * 4
@@ -240,7 +216,7 @@ def test_a_row_that_is_massive_in_sequences_of_another_length_alone_is_ordinary_
 
 def test_changes_are_those_of_the_massive_rows_alone():
     y = torch.tensor([[[9.0, 0.0], [1.0, 1.0], [2.0, 0.0], [0.0, 3.0], [1.0, 0.0]]])
-    done = {name: change(y) for name, change in changes(beyond(5.0), torch.tensor([0.5, 0.5])).items()}
+    done = {name: change(y) for name, change in changes(interventions.beyond(5.0), torch.tensor([0.5, 0.5])).items()}
     expected = {
         ZERO: [0.0, 0.0],
         "set to the mean": [0.5, 0.5],
@@ -253,41 +229,41 @@ def test_changes_are_those_of_the_massive_rows_alone():
         if name != "moved":
             assert torch.equal(outputs[:, 1:], y[:, 1:])
     assert done["moved"][0].tolist() == [[2.0, 0.0], [1.0, 1.0], [9.0, 0.0], [0.0, 3.0], [1.0, 0.0]]
-    assert torch.equal(partners(partners(y)), y)
+    assert torch.equal(interventions.partners(interventions.partners(y)), y)
 
 
 def test_ordinary_places_are_massive_nowhere_and_get_nothing_massive():
     norms = {0: torch.ones(16), 3: torch.ones(16)}
     norms[0][12] = torch.nan  # for which a layout has no room
     norms[3][13] = 100.0
-    massive = massive_places(norms).view(2, 8)
+    massive = interventions.massive_places(norms).view(2, 8)
     assert massive.nonzero().tolist() == [[1, 5]]
-    found = ordinary_places(massive, [4]).view(2, 8)
+    found = interventions.ordinary_places(massive, [4]).view(2, 8)
     assert found[0].nonzero()[:, 0].tolist() == [1, 2, 3, 5, 6]  # sequences of 4 begin at 0 and 4, and 7 is the last
     assert found[1].nonzero()[:, 0].tolist() == [2, 3, 6]  # 5 is massive and moves to 1
 
 
 def test_noise_is_the_same_twice_and_leaves_the_chosen_alone():
     y = torch.randn(3, 50, 32, generator=torch.Generator().manual_seed(0))
-    once, again = (add_noise(at_first, 4.0, seed=1)(y) for _ in range(2))
+    once, again = (interventions.add_noise(at_first, 4.0, seed=1)(y) for _ in range(2))
     assert torch.equal(once, again)
     assert torch.equal(once[:, 0], y[:, 0])
     assert float((once - y)[:, 1:].norm(dim=-1).mean()) == pytest.approx(4, rel=0.05)
-    assert not torch.equal(add_noise(at_first, 4.0, seed=2)(y), once)
+    assert not torch.equal(interventions.add_noise(at_first, 4.0, seed=2)(y), once)
 
 
 def test_the_size_of_noise_is_found_where_there_is_one():
-    assert match(lambda size: size**2, 2.0) ** 2 == pytest.approx(2, rel=interventions.NEAR)
-    assert match(lambda size: size**2, 0.0004) ** 2 == pytest.approx(0.0004, rel=interventions.NEAR)
-    assert match(lambda size: np.tanh(size), 2.0) is None  # no noise is that dear
-    assert match(lambda size: float(size > 3), 0.5) == pytest.approx(3, rel=1e-5)  # a step ends too
+    assert interventions.match(lambda size: size**2, 2.0) ** 2 == pytest.approx(2, rel=interventions.NEAR)
+    assert interventions.match(lambda size: size**2, 0.0004) ** 2 == pytest.approx(0.0004, rel=interventions.NEAR)
+    assert interventions.match(lambda size: np.tanh(size), 2.0) is None  # no noise is that dear
+    assert interventions.match(lambda size: float(size > 3), 0.5) == pytest.approx(3, rel=1e-5)  # a step ends too
 
 
 def test_nothing_tried_is_two_tables_without_rows():
-    effects, summary = tables([])
-    assert (list(effects), list(summary)) == (EFFECTS, SUMMARY)
+    effects, summary = interventions.tables([])
+    assert (list(effects), list(summary)) == (interventions.EFFECTS, interventions.SUMMARY)
     found = intervene("m", tiny("mini-gpt2").eval(), rows_of(), 1, only=())
-    effects, summary = tables([found, found])
-    assert set(effects) == set(EFFECTS)
-    assert set(summary) == set(SUMMARY)
+    effects, summary = interventions.tables([found, found])
+    assert set(effects) == set(interventions.EFFECTS)
+    assert set(summary) == set(interventions.SUMMARY)
     assert len(summary) == 2 * len(found[1])
