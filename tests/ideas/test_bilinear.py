@@ -10,19 +10,8 @@ from helpers.planted_products import OUT, D, kept_of, line, products, skewed
 from helpers.reference import half_width, normal
 from howlinear.core.ceilings import ceiling
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import (
-    ProbeRows,
-    _Projected,
-    branch,
-    hidden_teacher,
-    power,
-    probe,
-    ranks_within,
-    residual_rows,
-    scores,
-    shuffled,
-    teacher,
-)
+from howlinear.ideas.bilinear import probe as module
+from howlinear.ideas.bilinear.probe import ProbeRows, _Projected, branch, power, probe, residual_rows, scores
 from howlinear.ideas.bilinear.recipe import end_to_end
 
 RANK = 2
@@ -212,15 +201,15 @@ def test_a_probe_refuses_what_cannot_be(planted, wrong, message):
 def test_ranks_are_those_that_the_probe_has_rows_for():
     """What is kept can be fitted, whichever fold is kept apart, and what is left out cannot."""
     few, many = (kept_of(x, line(x)) for x in (normal(100, D), normal(1_000, D)))
-    assert ranks_within([1, 4, 8], [many, few]) == [1, 4]
-    assert ranks_within([1, 4, 8], [many]) == [1, 4, 8]
+    assert module.ranks_within([1, 4, 8], [many, few]) == [1, 4]
+    assert module.ranks_within([1, 4, 8], [many]) == [1, 4, 8]
     rows = residual_rows(few)
     for seed in range(4):
         branch(rows, 4, seed, steps=1)
     with pytest.raises(InputError, match="56 rows to fit rank 8 on: use at least 80, or a lower rank"):
         branch(rows, 8, steps=1)
     with pytest.raises(InputError, match=r"the least of the ranks \[8, 16\] needs 80: sample more rows"):
-        ranks_within([8, 16], [few])
+        module.ranks_within([8, 16], [few])
 
 
 def test_outputs_that_are_constant_are_refused():
@@ -233,7 +222,7 @@ def test_power_finds_what_is_planted_and_nothing_else():
     x = skewed(4_000)
     kept = kept_of(x, line(x) + 30 * products(x, 3))
     found, one = power(kept, rank=RANK), power(kept, rank=RANK, seeds=1)
-    assert hidden_teacher(kept, rank=RANK) == one["hidden"] != found["hidden"]
+    assert module.hidden_teacher(kept, rank=RANK) == one["hidden"] != found["hidden"]
     assert found["planted"] > 0.95
     assert 0.7 < found["hidden"] < 1
     assert found["cubic"] < 0.6
@@ -245,7 +234,7 @@ def test_power_finds_what_is_planted_and_nothing_else():
 def test_teachers_have_no_straight_part_and_the_degree_they_say():
     rows = residual_rows(kept_of(normal(4_000, 4), normal(4_000, OUT, seed=1)))
     for degree in (2, 3):
-        planted = teacher(rows, degree, RANK, torch.Generator().manual_seed(0))[~rows.test].double()
+        planted = module.teacher(rows, degree, RANK, torch.Generator().manual_seed(0))[~rows.test].double()
         z = rows.z[~rows.test].double()
         straight = z @ torch.linalg.lstsq(z, planted).solution
         assert straight.square().sum() < 1e-4 * planted.square().sum()
@@ -258,7 +247,7 @@ def test_teachers_have_no_straight_part_and_the_degree_they_say():
 
 def test_shuffling_keeps_rows_and_sides(planted):
     rows = residual_rows(planted)
-    mixed = shuffled(rows, torch.Generator().manual_seed(0))
+    mixed = module.shuffled(rows, torch.Generator().manual_seed(0))
     for side in (rows.test, ~rows.test):
         order, before = mixed[side, 0].argsort(), rows.e[side, 0].argsort()
         assert torch.equal(mixed[side][order], rows.e[side][before])

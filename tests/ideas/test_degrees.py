@@ -18,18 +18,10 @@ from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.degrees import products as module
 from howlinear.ideas.degrees.measure import fewest_rows
 from howlinear.ideas.degrees.nested import add_features, nested, prefix_maps
-from howlinear.ideas.degrees.products import (
-    FLAT,
-    Products,
-    gaussian,
-    learning_curve,
-    polynomial,
-    products,
-    quadratic,
-    split_train,
-)
+from howlinear.ideas.degrees.products import Products, gaussian, learning_curve, polynomial, products, quadratic
 from howlinear.ideas.degrees.spectrum import degrees, features, loudest, plant_teacher
 from howlinear.instrument.capture import capture
 from howlinear.models.ffn_sites import sites
@@ -261,7 +253,7 @@ def test_full_degree_two_is_scikit_learns_ridge_regression_on_more_and_more_draw
     kept = captured(x, x[:, :2].prod(1, keepdim=True) + 2 * normal(800, 1, seed=5))
     s, rows, grid = kept.sample, [60, 120, 400], np.geomspace(1e-2, 10, 60).tolist()
     found, y = Products.of(sum(kept.train))(s.x.double()).numpy(), s.y.numpy()
-    validation, order = split_train(s, rows)
+    validation, order = module.split_train(s, rows)
 
     def fitted(n, ridge):
         return make_pipeline(StandardScaler(), Ridge(n * ridge)).fit(found[order[:n]], y[order[:n]])
@@ -291,7 +283,7 @@ def test_a_product_that_is_constant_but_for_rounding_gets_no_weight(off, half):
     assert quadratic(kept, [60, 80], [1e-9])[-1].r2.value == pytest.approx(1, abs=1e-6)
     features = Products.of(sum(kept.train))
     moments = add_features(Moments(features.width, 1), kept.sample, torch.arange(160), features)
-    (affine,) = prefix_maps(moments, [2], 1e-9, null=FLAT)
+    (affine,) = prefix_maps(moments, [2], 1e-9, null=module.FLAT)
     assert affine.weight[1] == 0
 
 

@@ -11,15 +11,8 @@ from helpers.planted_sinks import sunk_model
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.files.tables import stack
-from howlinear.ideas.sinks.costs import (
-    COLUMNS,
-    KINDS,
-    chosen_blocks,
-    cost_table,
-    keep_massive,
-    put_constant_first,
-    worth_table,
-)
+from howlinear.ideas.sinks import costs as module
+from howlinear.ideas.sinks.costs import COLUMNS, KINDS, chosen_blocks, cost_table, keep_massive, worth_table
 from howlinear.ideas.sinks.measure import block_table, first_rows, look
 from howlinear.ideas.sinks.planted import planted
 from howlinear.ideas.sinks.planted import sunk as planted_twice
@@ -94,8 +87,8 @@ def test_position_0_of_every_sequence_gets_the_constant():
     expected = x.clone()
     expected[:, 0] = torch.tensor([-1.0, -2.0])
     constant = torch.tensor([-1.0, -2.0])
-    assert torch.equal(put_constant_first(affine, constant, 3, x), expected)
-    in_one_line = put_constant_first(affine, constant, 3, x.view(6, 2))  # as some models lay all rows
+    assert torch.equal(module.put_constant_first(affine, constant, 3, x), expected)
+    in_one_line = module.put_constant_first(affine, constant, 3, x.view(6, 2))  # as some models lay all rows
     assert torch.equal(in_one_line, expected.view(6, 2))
     assert torch.equal(x, torch.arange(12.0).view(2, 3, 2))
 

@@ -21,19 +21,8 @@ from howlinear.core import profile_statistics
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE
 from howlinear.files.tables import Results, with_ends
-from howlinear.ideas.claims.contrasts import (
-    TOGETHER,
-    Reading,
-    Readings,
-    UntestableError,
-    check_depth,
-    correlate,
-    distance,
-    extreme,
-    intervals,
-    of_profile,
-    without_intervals,
-)
+from howlinear.ideas.claims import contrasts
+from howlinear.ideas.claims.contrasts import TOGETHER, Reading, Readings, UntestableError, distance, extreme
 from howlinear.text.rows import FOLDS
 
 GELU = ("gpt2", "pythia")
@@ -113,25 +102,25 @@ def measured(found: Mapping[str, Any] | pd.DataFrame, key: str) -> Any:
 @per_model
 def spread(found: Results) -> Reading:
     """Highest block less lowest."""
-    return of_profile(found["blocks"], profile_statistics.spread)
+    return contrasts.of_profile(found["blocks"], profile_statistics.spread)
 
 
 @per_model
 def adjacent(found: Results) -> Reading:
     """Largest step, up or down, between neighbours."""
-    return of_profile(found["blocks"], profile_statistics.largest_step)
+    return contrasts.of_profile(found["blocks"], profile_statistics.largest_step)
 
 
 @per_model
 def turn(found: Results) -> Reading:
     """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile."""
-    return of_profile(found["blocks"], profile_statistics.smaller_turn)
+    return contrasts.of_profile(found["blocks"], profile_statistics.smaller_turn)
 
 
 @per_model
 def later(found: Results) -> Reading:
     """Mean of the later half of the blocks less mean of the earlier half; a middle block counts with the later."""
-    return replace(of_profile(found["blocks"], profile_statistics.later_less_earlier), inner=None)
+    return replace(contrasts.of_profile(found["blocks"], profile_statistics.later_less_earlier), inner=None)
 
 
 @per_model
@@ -151,8 +140,8 @@ def gelu_distance(results: Results) -> Readings:
 def gelu_correlation(results: Results) -> Readings:
     """Correlation over blocks of the two GELU models' profiles."""
     (name, first), (other, second) = _two_gelu(results)
-    check_depth(first, second)
-    return {TOGETHER: replace(correlate(first["r2"], second["r2"]), note=f"{name} ~ {other}")}
+    contrasts.check_depth(first, second)
+    return {TOGETHER: replace(contrasts.correlate(first["r2"], second["r2"]), note=f"{name} ~ {other}")}
 
 
 def _two_gelu(results: Results) -> list[tuple[str, pd.DataFrame]]:
@@ -168,7 +157,7 @@ def _two_gelu(results: Results) -> list[tuple[str, pd.DataFrame]]:
 def cost_correlation(found: Results) -> Reading:
     """Rank correlation over blocks of R²_lin with what the swap costs; −1: the more linear, the cheaper."""
     blocks = _swapped(found["blocks"])
-    return correlate(blocks["r2"], blocks["dppl"], order=True)
+    return contrasts.correlate(blocks["r2"], blocks["dppl"], order=True)
 
 
 @per_model
@@ -216,7 +205,7 @@ def early(depth: int) -> int:
 
 def critical(blocks: pd.DataFrame) -> tuple[set[int], set[int], set[int]]:
     """Early blocks whose swap costs over `CRITICAL` times the later median, by lower end, value and upper end."""
-    value, low, high = intervals(blocks, "dppl")
+    value, low, high = contrasts.intervals(blocks, "dppl")
     first_later = early(len(blocks))
     typical = np.median(value[first_later:]) if first_later else 0.0
     if typical <= 0:
@@ -290,7 +279,7 @@ def scale_probe(results: Results) -> Readings:
 @per_model
 def median_gain(found: Results) -> Reading:
     """Median over blocks of the bilinear probe's gain."""
-    value, low, high = (float(np.median(ends)) for ends in intervals(found["blocks"], "gain"))
+    value, low, high = (float(np.median(ends)) for ends in contrasts.intervals(found["blocks"], "gain"))
     return _with_power(found, Reading(Estimate(value, low, high)))
 
 
@@ -309,7 +298,7 @@ def largest_gain(found: Results) -> Reading:
 @per_model
 def gain_correlation(found: Results) -> Reading:
     """Correlation over a model's blocks of the probe's gain with what the line leaves, 1 − R²_lin."""
-    return _with_power(found, correlate(1 - found["blocks"]["r2"], found["blocks"]["gain"]))
+    return _with_power(found, contrasts.correlate(1 - found["blocks"]["r2"], found["blocks"]["gain"]))
 
 
 def _with_power(found: Results, said: Reading) -> Reading:
@@ -327,7 +316,7 @@ def _with_power(found: Results, said: Reading) -> Reading:
 def recipe_correlation(found: Results) -> Reading:
     """Correlation of the gain by the paper's own recipe with 1 − R²_lin, over the blocks that it was tried on."""
     tried = _beside(found, "recipe")
-    return correlate(1 - tried["r2"], tried["gain_recipe"])
+    return contrasts.correlate(1 - tried["r2"], tried["gain_recipe"])
 
 
 @per_model
@@ -395,13 +384,13 @@ def highest_median(found: Results) -> Reading:
 @per_model
 def lowest_rank(found: Results) -> Reading:
     """Lowest rank, over a model's near-linear blocks, of a map that reaches 90 % of the full R²; a whole number."""
-    return _extreme_near_linear(without_intervals(found["blocks"], "rank_90"), "rank_90", np.min)
+    return _extreme_near_linear(contrasts.without_intervals(found["blocks"], "rank_90"), "rank_90", np.min)
 
 
 @per_model
 def highest_rank(found: Results) -> Reading:
     """Highest rank, over a model's near-linear blocks, of a map that reaches 90 % of the full R²."""
-    return _extreme_near_linear(without_intervals(found["blocks"], "rank_90"), "rank_90", np.max)
+    return _extreme_near_linear(contrasts.without_intervals(found["blocks"], "rank_90"), "rank_90", np.max)
 
 
 @per_model
@@ -410,7 +399,7 @@ def rank_correlation(found: Results) -> Reading:
     blocks = found["blocks"]
     if blocks["rank_90"].isna().any():
         raise UntestableError("a map of some block explains nothing at any rank, so it has none")
-    return correlate(blocks["r2"], blocks["rank_90"], order=True)
+    return contrasts.correlate(blocks["r2"], blocks["rank_90"], order=True)
 
 
 # Notebook 05: profiles on several corpora
@@ -551,7 +540,7 @@ def least_at_first_position(found: Results) -> Reading:
     resting = blocks.loc[rests, ["block"]].merge(found["massive"], on="block")
     if resting.empty:
         raise UntestableError(f"without its massive rows no block's R²_lin moves by {FEW_ROWS_DECIDE} or more")
-    return extreme(without_intervals(resting, "at_first"), "at_first", np.min)
+    return extreme(contrasts.without_intervals(resting, "at_first"), "at_first", np.min)
 
 
 @per_model

@@ -23,20 +23,9 @@ from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
+from howlinear.ideas.rank import scores
 from howlinear.ideas.rank.rows import frequency_bands
-from howlinear.ideas.rank.scores import (
-    Score,
-    Scored,
-    directions,
-    estimate,
-    loudest,
-    rise,
-    score_moments,
-    score_rows,
-    share_of_error,
-    share_of_variance,
-    without_loudest,
-)
+from howlinear.ideas.rank.scores import Score, Scored, directions, estimate, rise, score_moments, score_rows
 from howlinear.ideas.rank.spread import output_rank, prediction_covariance, prediction_rank, spread
 from howlinear.instrument.capture import BlockCapture, Sample
 
@@ -115,8 +104,8 @@ def measure_block(
         r2=r2,
         median=median,
         rank=rank,
-        features=without_loudest(by_moments, loudest(block.train), fewer),
-        directions=without_loudest(score_rows(maps, test_rows, basis), loudest_directions, fewer),
+        features=scores.without_loudest(by_moments, scores.loudest(block.train), fewer),
+        directions=scores.without_loudest(score_rows(maps, test_rows, basis), loudest_directions, fewer),
         bands=[estimate(Score.r2, in_band) for in_band in in_bands],
         columns={
             **r2.columns("r2"),
@@ -135,8 +124,8 @@ def measure_block(
             **estimate(rise, lighter, by_rows).columns("rise_without_heaviest"),
             **estimate(rise, score_rows(maps, later_test), by_rows).columns("rise_without_first"),
             **estimate(rise, fitted_on_later, fitted_on_all).columns("rise_refitted_without_first"),
-            **estimate(share_of_variance, heaviest, by_rows).columns("heavy_variance"),
-            **estimate(share_of_error, heaviest, by_rows).columns("heavy_error"),
+            **estimate(scores.share_of_variance, heaviest, by_rows).columns("heavy_variance"),
+            **estimate(scores.share_of_error, heaviest, by_rows).columns("heavy_error"),
         },
     )
 
