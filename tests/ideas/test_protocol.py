@@ -11,18 +11,9 @@ from conftest import BLOCKS, WIDTH, tiny
 from howlinear.core import ceilings
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.protocol import choices, layout, measure
 from howlinear.ideas.protocol import groups as grouping
-from howlinear.ideas.protocol import layout, measure
-from howlinear.ideas.protocol.choices import (
-    CHOICES,
-    LIMIT,
-    MOST,
-    RUNS,
-    Protocol,
-    factors_within,
-    named_protocol,
-    one_away,
-)
+from howlinear.ideas.protocol.choices import CHOICES, LIMIT, MOST, RUNS, Protocol, named_protocol, one_away
 from howlinear.instrument.capture import capture
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import Document
@@ -67,13 +58,13 @@ def test_a_universe_is_found_and_one_that_was_not_measured_is_named():
 
 
 def test_factors_are_those_that_rows_allow():
-    assert factors_within([8, 16, 32, 100], 15_000, [128], 128) == [8, 16, 32, 100]
-    assert factors_within([100, 8, 16, 32], 3_072, [128, 64], 32) == [8, 16]
+    assert choices.factors_within([8, 16, 32, 100], 15_000, [128], 128) == [8, 16, 32, 100]
+    assert choices.factors_within([100, 8, 16, 32], 3_072, [128, 64], 32) == [8, 16]
     # eight folds of sequences of 128: 1,024 rows more at every step, 16 for each input of the narrower model
-    assert factors_within([8, 16, 32, 100], 15_000, [64, 128], 128) == [8, 32, 100]
-    assert factors_within([8, 16, 32], 1_500, [128], 64) == [5, 11]
+    assert choices.factors_within([8, 16, 32, 100], 15_000, [64, 128], 128) == [8, 32, 100]
+    assert choices.factors_within([8, 16, 32], 1_500, [128], 64) == [5, 11]
     with pytest.raises(InputError, match="500 train rows for 128 inputs"):
-        factors_within([8, 16, 32], 500, [128], 128)
+        choices.factors_within([8, 16, 32], 500, [128], 128)
 
 
 def train_rows_of(laid, step):
@@ -84,7 +75,7 @@ def train_rows_of(laid, step):
 def test_a_short_text_has_fewer_train_rows_and_can_be_laid_out(corpus):
     assert layout.available_train_rows(corpus, 4_096, 16) == 3_072
     train_rows = layout.available_train_rows(corpus, 1_000_000, 16)
-    (most,) = factors_within([1], train_rows, [32], 16)[1:]
+    (most,) = choices.factors_within([1], train_rows, [32], 16)[1:]
     for split in ("documents", "tail"):
         laid = layout.lay_out(corpus, split, 16, 32, [most // 2, most])
         assert train_rows_of(laid, 1) <= train_rows + 8 * 16
