@@ -126,7 +126,8 @@ def test_the_baseline_stands_beside_the_closed_form_block_by_block():
         for way, gap in (("SGD", 0.8), ("AdamW", 0.1)):
             row = {"model": model, "block": block, "way": way, "exact": exact, "reached": exact - gap}
             rows.append(row | {"gap": gap, "gap_low": gap - 0.05, "gap_high": gap + 0.02})
-    figure = optimisers.baseline(pd.DataFrame(rows))
+    blocks = pd.Series([row["block"] for row in rows], dtype=object)  # None beside whole numbers
+    figure = optimisers.baseline(pd.DataFrame(rows).assign(block=blocks))
     (axis,) = figure.axes
     assert texts(axis.get_xticklabels()) == ["planted", "mini-gpt2\n0", "mini-gpt2\n10"]
     assert set(legend(figure)) == {"closed form", "SGD, untuned", "AdamW, untuned"}

@@ -24,19 +24,14 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
     figure, (cloud, depth) = style.row_of_panels(["gain", "of what is left"], 2.5)
     left = 1 - blocks["r2"]
     low, high = blocks["gain_low"], blocks["gain_high"]
-    most_left = left.max()
-    highest = high.max()
-    gained = blocks["gain"]
-    recovered = blocks["recovered"]
+    points = blocks[["gain", "recovered"]].assign(left=left)
     if published is not None and len(published):
-        papers = published.assign(left=1 - published["r2_lin"])
-        papers["recovered"] = papers["bilinear_gain_r16"] / papers["left"]
-        style.draw_published(cloud, papers, "left", "bilinear_gain_r16", linestyle="")
+        papers = published.assign(left=1 - published["r2_lin"], gain=published["bilinear_gain_r16"])
+        papers["recovered"] = papers["gain"] / papers["left"]
+        style.draw_published(cloud, papers, "left", "gain", linestyle="")
         style.draw_published(depth, papers, "block", "recovered")
-        most_left = max(most_left, papers["left"].max())
-        highest = max(highest, papers["bilinear_gain_r16"].max())
-        gained = pd.concat([gained, papers["bilinear_gain_r16"]])
-        recovered = pd.concat([recovered, papers["recovered"]])
+        points = pd.concat([points, papers[points.columns]])
+    highest = max(high.max(), points["gain"].max())
     for model, shift in style.side_by_side(blocks["model"], _SHIFT).items():
         of_model = blocks[blocks["model"] == model]
         left_in_blocks = 1 - of_model["r2"]
@@ -46,18 +41,16 @@ def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = 
         depth.errorbar(of_model["block"] + shift, of_model["recovered"], bars, **look)
 
     # on this diagonal a branch would recover all that the line leaves
-    edge = 1.08 * most_left
+    edge = 1.08 * points["left"].max()
     cloud.plot([0, edge], [0, edge], color=style.GREY, linewidth=0.8, linestyle="--", label="all of it")
-    cloud.set_xlim(0, edge)
-    cloud.set_ylim(min(-0.01, 1.1 * low.min()), max(1.2 * highest, 0.02))
+    cloud.set(xlim=(0, edge), ylim=(min(-0.01, 1.1 * low.min()), max(1.2 * highest, 0.02)))
     if highest > edge:  # a bar longer than anything recoverable does not set the scale: it leaves the panel
-        _scale_by_points(cloud, gained)
-        _scale_by_points(depth, recovered)
+        _scale_by_points(cloud, points["gain"])
+        _scale_by_points(depth, points["recovered"])
     else:
-        _scale_by_narrow_bars(depth, recovered, low / left, high / left)
+        _scale_by_narrow_bars(depth, points["recovered"], low / left, high / left)
         depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
-    cloud.set_xlabel(_LEFT)
-    cloud.set_ylabel(f"gain of rank {rank}")
+    cloud.set(xlabel=_LEFT, ylabel=f"gain of rank {rank}")
     style.mark_blocks(depth, blocks["block"])
     depth.set_ylabel("share recovered")
     style.legend(cloud, ncols=4, handlelength=2.8)
@@ -87,18 +80,16 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     """Plot the share recovered against rank; and what the probe recovers of known teachers and of real residuals."""
     figure, (growth, sight) = style.row_of_panels(["rank", f"power at rank {probe_rank}"], 2.5)
     teachers = [column for column in power.columns if column not in ("model", "block")]
-    shifts = style.side_by_side(ranks["model"], -0.18)  # rows are counted downwards, and models as well
-    for model, shift in shifts.items():
+    for model, shift in style.side_by_side(ranks["model"], -0.18).items():  # rows count downwards, and so do models
         look = style.look(model)
         # a thin line per block, and their median
         by_block = ranks[ranks["model"] == model].pivot_table(index="rank", columns="block", values="recovered")
         growth.plot(by_block.index, by_block, color=look["color"], linewidth=0.5, alpha=0.6)
         growth.plot(by_block.index, by_block.median(axis=1), **look)
-        shares = {"real": blocks.loc[blocks["model"] == model, "recovered"]}
-        for teacher in teachers:
-            shares[teacher] = power.loc[power["model"] == model, teacher]
+        seen = power[power["model"] == model]
+        shares = [blocks.loc[blocks["model"] == model, "recovered"], *(seen[teacher] for teacher in teachers)]
         dots = {"color": look["color"], "marker": look["marker"], "linestyle": "", "alpha": 0.7}
-        for row, values in enumerate(shares.values()):
+        for row, values in enumerate(shares):
             sight.plot(values, np.full(len(values), shift - row), **dots)
 
     tried = sorted(ranks["rank"].unique())
@@ -106,8 +97,7 @@ def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_r
     growth.set_xscale("log")
     growth.set_xticks(tried, tried)
     growth.minorticks_off()
-    growth.set_xlabel("rank of the branch")
-    growth.set_ylabel("share recovered")
+    growth.set(xlabel="rank of the branch", ylabel="share recovered")
     sight.set_yticks(-np.arange(len(teachers) + 1), ["real", *teachers])
     sight.set_xlabel("share recovered")
     style.legend(growth, handlelength=2.8)
@@ -129,13 +119,8 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
         passing.plot(1 - trained["r2"], trained["share"], **look)
 
     closing.axhline(1, color=style.GREY, linestyle=":")  # where the gate begins
-    closing.set_xlim(0)
-    closing.set_ylim(0)
-    closing.set_xlabel(_LEFT)
-    closing.set_ylabel("gate $g$")
-    passing.set_xlim(0)
-    passing.set_xlabel(_LEFT)
-    passing.set_ylabel("branch's share of variance")
+    closing.set(xlim=(0, None), ylim=(0, None), xlabel=_LEFT, ylabel="gate $g$")
+    passing.set(xlim=(0, None), xlabel=_LEFT, ylabel="branch's share of variance")
     style.legend(closing, ncols=gates["rate"].nunique(), handletextpad=0.2)
     return figure
 
@@ -221,9 +206,7 @@ def layers(
     # models first, then what filled and open points are
     handles, labels = cost.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
-    order = [*map(style.as_label, shifts), "line", "line and products"]
-    if has_papers:
-        order.append("the paper")
+    order = [*map(style.as_label, shifts), "line", "line and products", *["the paper"] * has_papers]
     ordered = [by_label[label] for label in order]
     figure.legend(ordered, order, loc="outside upper center", ncols=len(order), columnspacing=1.2)
     return figure

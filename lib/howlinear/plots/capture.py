@@ -30,12 +30,11 @@ def inputs(table: pd.DataFrame) -> Figure:
     """Plot properties of the blocks' inputs over depth: four panels, a line per model."""
     figure, grid = plt.subplots(2, 2, figsize=(style.PAGE, 4.0), sharex=True)
     axes = dict(zip(INPUTS, grid.flat, strict=True))
-    for column, axis in axes.items():
+    for column, (_, label) in INPUTS.items():
         alpha = FAINT if column == "first_position_in" else None
         for model, blocks in table.groupby("model", sort=False):
-            axis.plot(blocks["block"], blocks[column], **style.look(model), alpha=alpha)
-        _, label = INPUTS[column]
-        axis.set_ylabel(label)
+            axes[column].plot(blocks["block"], blocks[column], **style.look(model), alpha=alpha)
+        axes[column].set_ylabel(label)
     axes["condition"].set_yscale("log")
     style.legend(axes["condition"])
     position = axes["first_position_in"]
@@ -102,10 +101,8 @@ def _box(
 ) -> None:
     """Draw a box with a text, centred at (x, y)."""
     corner = (x - width / 2, y - height / 2)
-    patch = FancyBboxPatch(
-        corner, width, height, boxstyle="round,pad=0.06", facecolor=face, edgecolor="0.45", linewidth=0.7
-    )
-    axis.add_patch(patch)
+    edge = {"boxstyle": "round,pad=0.06", "edgecolor": "0.45", "linewidth": 0.7}
+    axis.add_patch(FancyBboxPatch(corner, width, height, facecolor=face, **edge))
     axis.text(x, y, text, ha="center", va="center", fontsize=8)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,10 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
 def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     """Plot R²_lin over depth, a panel per model, next to that of the paper's models; open points omit massive rows."""
     panels = [*_by_model(paper.rename(columns={"r2_lin": "r2"})), *_by_model(frame)]
-    widths = {"width_ratios": [len(blocks) + 4 for _, blocks in panels]}
     lowest = min(1.1 * blocks["r2"].min() for _, blocks in panels)
     marks = np.arange(0, 1.25, 0.25) if lowest >= 0 else np.arange(-1, 1.25, 0.5)
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(style.PAGE, 2.1), sharey=True, squeeze=False, gridspec_kw=widths
-    )
+    shared = {"sharey": True, "width_ratios": [len(blocks) + 4 for _, blocks in panels]}
+    figure, axes = plt.subplots(1, len(panels), figsize=(style.PAGE, 2.1), squeeze=False, **shared)
     for ax, (model, blocks) in zip(axes[0], panels, strict=True):
         ours = "r2_ordinary" in blocks.columns
         look = style.look(model) if ours else {"color": style.GREY, "marker": "o"}
@@ -141,17 +140,12 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
     left.set(xscale="log", xlabel="error in held-out $R^2$")
     drawn = rule[rule["threshold"] > 0]
     right.plot(drawn["threshold"], drawn["r2"], "o-", color="0.2", label="rows as they are")
-    right.plot(
-        drawn["threshold"],
-        drawn["r2_rounded"].clip(lower=-0.5),
-        "o--",
-        color=style.ACCENT,
-        markerfacecolor="white",
-        label="rounded to bfloat16",
-    )
+    rounded = drawn["r2_rounded"].clip(lower=-0.5)
+    hollow = {"color": style.ACCENT, "markerfacecolor": "white", "label": "rounded to bfloat16"}
+    right.plot(drawn["threshold"], rounded, "o--", **hollow)
     right.axvline(null, color=style.GREY, linestyle=":", label="our rule")
-    right.set(xscale="log", xlabel="threshold, relative to the largest eigenvalue", ylabel="held-out $R^2$")
-    right.set(ylim=(-0.6, 1.05), xticks=[1e-16, 1e-12, 1e-8, 1e-4])
+    right.set(xscale="log", xticks=[1e-16, 1e-12, 1e-8, 1e-4], ylim=(-0.6, 1.05))
+    right.set(xlabel="threshold, relative to the largest eigenvalue", ylabel="held-out $R^2$")
     right.legend(loc="lower right")
     return figure
 
@@ -170,13 +164,12 @@ def _table_of(given: Any) -> pd.DataFrame:
     frames = [each.to_frame() for each in profiles]
     # a label has text and site if profiles differ in these, and a number if labels still coincide
     differing = [name for name in ("corpus", "site") if len({frame[name].iloc[0] for frame in frames}) > 1]
-    labels: list[str] = []
+    times: Counter[str] = Counter()
     for frame in frames:
         first = frame.iloc[0]
         label = ", ".join([Path(first["model"]).name, *first[differing]])
-        labels.append(label)
-        count = labels.count(label)
-        frame["model"] = label if count == 1 else f"{label} ({count})"
+        times[label] += 1
+        frame["model"] = label if times[label] == 1 else f"{label} ({times[label]})"
     return pd.concat(frames, ignore_index=True)
 
 
@@ -199,12 +192,11 @@ def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None
 def _draw_untrained(ax: Axes, blocks: pd.DataFrame, color: str) -> None:
     """Draw an untrained model, dotted: held out, in sample and shaded between; held out alone if they coincide."""
     low, high = blocks["r2_untrained"], blocks["r2_untrained_in_sample"]
-    ends = [low]
+    dotted = {"color": color, "linestyle": ":", "linewidth": 1}
+    ax.plot(blocks["block"], low, **dotted)
     if _width(blocks) >= _ONE:
-        ends = [low, high]
         ax.fill_between(blocks["block"], low, high, color=color, alpha=0.15, linewidth=0)
-    for end in ends:
-        ax.plot(blocks["block"], end, color=color, linestyle=":", linewidth=1)
+        ax.plot(blocks["block"], high, **dotted)
 
 
 def _explain_untrained(ax: Axes, frame: pd.DataFrame) -> None:
@@ -239,8 +231,7 @@ def _label_costs(ax: Axes) -> None:
     for tick, height in zip(wanted, heights, strict=True):
         if all(abs(height - other) > _APART * (top - bottom) for other in shown.values()):
             shown[tick] = height
-    labels = [f"{tick:,.12g}".replace("-", "\u2212") for tick in shown]
-    ax.set_yticks(list(shown), labels)
+    ax.set_yticks(list(shown), [f"{tick:,.12g}".replace("-", "\u2212") for tick in shown])
 
 
 def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -26,16 +26,16 @@ def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     claims = verdicts.drop_duplicates("claim").reset_index(drop=True)
     figure, axis = plt.subplots(figsize=(style.PAGE, HEIGHT * len(claims) + 0.7))
     for y, claim in claims.iterrows():
-        ours, theirs = (table[table["claim"] == claim["claim"]] for table in (verdicts, paper))
-        ours, theirs = ours.dropna(subset=["margin"]), theirs.dropna(subset=["margin"])
+        ours, theirs = (table[table["claim"] == claim["claim"]].dropna(subset="margin") for table in (verdicts, paper))
         margins = [*ours["margin_low"], *ours["margin_high"], *theirs["margin"]]
         furthest = np.abs(margins).max(initial=0) or 1.0
         _strip(axis, y, ours, theirs, furthest)
-        axis.text(1.1, y, claim["asked"], va="center", fontsize=7, color=style.GREY)
+        grey = {"va": "center", "color": style.GREY}
+        axis.text(1.1, y, claim["asked"], fontsize=7, **grey)
         if not len(ours):
-            axis.text(-1.0, y, "not testable here", va="center", fontsize=6, color=style.GREY)
+            axis.text(-1.0, y, "not testable here", fontsize=6, **grey)
         if y == 0 or claim["section"] != claims["section"][y - 1]:
-            axis.text(2.0, y, claim["section"], va="center", ha="right", fontsize=7, color=style.GREY)
+            axis.text(2.0, y, claim["section"], ha="right", fontsize=7, **grey)
             axis.axhline(y - 0.5, color=style.GREY, linewidth=0.4)
     axis.axvline(0, color="black", linewidth=0.8)
     figure.legend(handles=_keys(verdicts.dropna(subset=["margin"])), loc="outside lower center", ncols=4)
@@ -59,18 +59,16 @@ def _strip(axis: Axes, y: int, ours: pd.DataFrame, theirs: pd.DataFrame, furthes
         face = "white" if row.hangs_on_ends or row.hangs_on_massive_rows else colour
         mark = {"marker": style.look(row.model)["marker"], "markersize": 3.2, "markeredgewidth": 0.8}
         axis.plot(row.margin / furthest, y + shift, color=colour, markerfacecolor=face, linestyle="none", **mark)
-    x = theirs["margin"] / furthest
-    axis.plot(x, [y] * len(x), **RING)
+    axis.plot(theirs["margin"] / furthest, [y] * len(theirs), **RING)
 
 
 def _keys(shown: pd.DataFrame) -> list[Line2D]:
     """Explain the marks in a legend: the models' shapes; rings, open and pale marks."""
-    names = {"together": "a pair, or twins"}
     dark = {"color": "0.2", "linestyle": "none", "markersize": 4}
-    keys = [
-        Line2D([], [], marker=style.look(model)["marker"], label=names.get(model, model), **dark)
-        for model in shown["model"].unique()
-    ]
+    keys = []
+    for model in shown["model"].unique():
+        label = "a pair, or twins" if model == "together" else model
+        keys.append(Line2D([], [], marker=style.look(model)["marker"], label=label, **dark))
     keys.append(Line2D([], [], label="the paper's models", **RING))
     reasons = {"end blocks": "hangs_on_ends", "massive rows": "hangs_on_massive_rows"}
     there = [reason for reason, hanging in reasons.items() if shown[hanging].any()]

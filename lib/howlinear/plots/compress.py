@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
 from scipy.optimize import isotonic_regression
 
 from howlinear.plots import style
@@ -47,7 +47,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
             axis.errorbar(100 * rows["kept"], rows["ratio"], bars, **look, **_BARS, zorder=3 if i == 0 else 2)
             ends[method] = (rows["ratio"].iloc[-1], look)
         axis.yaxis.set_major_locator(FixedLocator(_TICKS))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter(NullFormatter())
         _name_ends(axis, ends)
     first = panels[models[0]]
@@ -74,13 +74,13 @@ def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
     """Name each line to the right of a panel, as close to its end as possible without overlap."""
     low, high = np.log(axis.get_ylim())
     names = sorted(ends, key=lambda method: ends[method][0])
-    heights = [np.log(ends[method][0]) for method in names]
-    wanted = np.clip([(height - low) / (high - low) for height in heights], 0, 1)
-    for method, place in zip(names, spread_labels(wanted, _APART), strict=True):
+    heights = np.array([np.log(ends[method][0]) for method in names])
+    places = spread_labels(np.clip((heights - low) / (high - low), 0, 1), _APART)
+    across = axis.get_yaxis_transform()
+    for method, place in zip(names, places, strict=True):
         ratio, look = ends[method]
         two_digits = float(f"{ratio:.2g}")
         beyond = f" ({two_digits:,g})" if np.log(ratio) > high else ""
-        across = axis.get_yaxis_transform()
         at = np.exp(low + place * (high - low))
         axis.plot([1.04], [at], **look | {"linestyle": "none"}, transform=across, clip_on=False)
         axis.text(1.08, at, method + beyond, color=look["color"], fontsize=6.5, va="center", transform=across)

@@ -54,14 +54,12 @@ def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame) -> Figure:
     """Plot how far a block's map may be reduced: held-out R² above, cost of the swap below, a column per place."""
     if points.empty:
         return style.sentence_figure(_NO_LOSS)
-    curves = curves.assign(place=_places(curves))
-    points = points.assign(place=_places(points))
+    curves, points = (table.assign(place=_places(table)) for table in (curves, points))
     places = [place for place in PLACES if place in set(points["place"])]
     size = (style.PAGE, 3.9)
     figure, axes = plt.subplots(2, len(places), figsize=size, sharex=True, sharey="row", squeeze=False)
     for (top, bottom), place in zip(axes.T, places, strict=True):
-        here = points[points["place"] == place]
-        for model, rows in here.groupby("model", sort=False):
+        for model, rows in points[points["place"] == place].groupby("model", sort=False):
             look = style.look(model)
             line = curves[(curves["model"] == model) & (curves["place"] == place)]
             top.plot(line["share"], line["r2"], color=look["color"], linestyle=look["linestyle"])

@@ -29,8 +29,8 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
             curve = _profile(controls, model, control)
             axis.plot(curve.block, curve.r2, marker=marker, ls=line, color=style.GREY, lw=0.8, label=control)
         own = _profile(controls, model, "own")
-        look = style.look(model) | {"label": "trained", "lw": 1.8}
-        style.draw_intervals(axis, own.block, own, "r2", capsize=1.5, **look)
+        look = style.look(model) | {"label": "trained", "lw": 1.8, "capsize": 1.5}
+        style.draw_intervals(axis, own.block, own, "r2", **look)
         style.mark_blocks(axis, own.block, _SHALLOW)
     first = panels[models[0]]
     if first.get_ylim()[0] < _LOWEST:  # for want of rows, not due to blocks: cut the band off in all panels
@@ -45,12 +45,9 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
         own = controls[controls["control"] == "own"]
         pairs = own[["block", "r2"]].assign(inputs=own["model"], weights=own["model"])
     models = list(pairs.weights.unique())
-    titles = [f"weights of {model}" for model in models]
-    if len(effects):
-        titles.append("sources")
-        figure, axes = plt.subplots(2, len(models) // 2 + 1, figsize=(style.PAGE, 4.4), squeeze=False)
-    else:
-        figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.7), squeeze=False)
+    titles = [f"weights of {model}" for model in models] + ["sources"] * bool(len(effects))
+    rows, columns, height = (2, len(models) // 2 + 1, 4.4) if len(effects) else (1, len(models), 2.7)
+    figure, axes = plt.subplots(rows, columns, figsize=(style.PAGE, height), squeeze=False)
     panels = axes.ravel()
     style.panels(panels[: len(titles)], titles)
     of_models = panels[: len(models)]
@@ -89,11 +86,9 @@ def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
     figure, (left, right) = style.row_of_panels(titles, 2.8, width_ratios=[1.2, 1])
     # a line per twin: colour for the family, full or dotted for the text; seeds look alike
     profiles = profiles[profiles.measured_on == main]
-    first_seed = profiles.seed.min()
     for (family, text, seed), curve in profiles.groupby(["family", "text", "seed"], sort=False):
-        label = f"{family}, trained on {text}" if seed == first_seed else None
-        line = "-" if text == main else ":"
-        look = style.look(family) | {"linestyle": line, "label": label}
+        label = f"{family}, trained on {text}" if seed == profiles.seed.min() else None
+        look = style.look(family) | {"linestyle": "-" if text == main else ":", "label": label}
         left.plot(curve.block, curve.r2, **look)
     style.mark_blocks(left, profiles.block, _SHALLOW)
     left.set(ylabel=_R2)

@@ -24,11 +24,8 @@ SIDE_BY_SIDE = 0.15  # blocks between two corpora's points, which would overlap 
 
 def look(place: int) -> dict[str, str]:
     """Return colour, marker and line style of a corpus by its place among the corpora, for `errorbar`."""
-    return {
-        "color": COLOURS[place % len(COLOURS)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "linestyle": LINES[place % len(LINES)],
-    }
+    place %= len(COLOURS)
+    return {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": LINES[place]}
 
 
 def flanks(
@@ -36,6 +33,7 @@ def flanks(
 ) -> Figure:
     """Plot a curve that two texts visit in two places: a panel per text, with its own line and the other text's."""
     figure, axes = plt.subplots(1, len(rows), figsize=(style.COLUMN, 2.3))
+    style.panels(axes, [f"on the {scored} flank" for scored in rows])
     for axis, (scored, points) in zip(axes, rows.items(), strict=True):
         axis.plot(points["x"], points["y"], "o", color="black", alpha=0.3, markersize=2.5, markeredgewidth=0)
         x = np.array([points["x"].min(), points["x"].max()])
@@ -47,7 +45,6 @@ def flanks(
         axis.set_xlabel("input $x$")
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), handlelength=1.6)
     axes[0].set_ylabel("output $y$")
-    style.panels(axes, [f"on the {scored} flank" for scored in rows])
     return figure
 
 
@@ -76,9 +73,8 @@ def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
     corpora = list(curves["corpus"].unique())
     models = list(curves["model"].unique())
     main, *others = corpora
-    figure, axes = plt.subplots(
-        2, len(models), figsize=(style.PAGE, 3.9), sharey="row", squeeze=False, height_ratios=(1.15, 1)
-    )
+    shared = {"sharey": "row", "height_ratios": (1.15, 1)}
+    figure, axes = plt.subplots(2, len(models), figsize=(style.PAGE, 3.9), squeeze=False, **shared)
     style.panels(axes[0], models)
     for above, below, model in zip(axes[0], axes[1], models, strict=True):
         of_model = drops[drops["model"] == model]

@@ -26,15 +26,13 @@ def spectrum(table: pd.DataFrame) -> Figure:
         for degree in degrees:
             mine = of_model[of_model.degree == degree]
             color = _shade(degree, max(degrees))
-            marker = _MARKERS[(degree - 1) % len(_MARKERS)]
-            look = {"color": color, "marker": marker, "lw": 1, "label": f"degree {degree}"}
-            style.draw_intervals(axis, mine.block, mine, "r2", **look)
+            look = {"color": color, "marker": _MARKERS[(degree - 1) % len(_MARKERS)], "lw": 1}
+            style.draw_intervals(axis, mine.block, mine, "r2", **look, label=f"degree {degree}")
             label = "Hermite, Gaussian inputs" if degree == degrees[0] else None
             axis.plot(mine.block, mine.hermite, ls=(0, (3, 1.5)), lw=0.8, color=color, label=label)
         style.mark_blocks(axis, of_model.block)
     first = panels[models[0]]
-    lowest = min(-0.02, table.r2.min() - 0.02)
-    first.set_ylim(max(-1, lowest), 1.02)
+    first.set_ylim(max(-1, min(-0.02, table.r2.min() - 0.02)), 1.02)
     style.legend(first, loc="outside lower center", columnspacing=1.0)
     return figure
 
@@ -47,8 +45,7 @@ def predicted(table: pd.DataFrame) -> Figure:
     names = known.model.unique().tolist()
     limit = "$R^2_{\\mathrm{lin}}$, limit of ever more rows"
     figure, panels = style.panel_grid(names, 2.45, limit, sharex=True, sharey=True)
-    lowest = min(0.0, known.r2_limit.min(), known.r2_gaussian.min())
-    limits = (max(-0.5, lowest), 1.03)
+    limits = (max(-0.5, min(0.0, known.r2_limit.min(), known.r2_gaussian.min())), 1.03)
     for model, axis in panels.items():
         of_model = known[known.model == model]
         of_all = of_model[of_model.counted == "all"]
@@ -88,8 +85,7 @@ def kernel_curves(
             curve = of_model[of_model.kernel == kernel]
             look = {"fmt": marker_and_line, "color": color, "label": f"{kernel} kernel"}
             style.draw_intervals(axis, curve.rows, curve, "r2", **look)
-        of_degree_2 = spectra[(spectra.model == model) & (spectra.degree == 2)]
-        pooled = of_degree_2.r2.item()
+        pooled = spectra[(spectra.model == model) & (spectra.degree == 2)].r2.item()
         free = neurons[neurons.model == model].sort_values("neurons").r2.iloc[-1]
         axis.axhline(pooled, color=style.GREY, ls="--", lw=0.9, label="neurons, degree 2")
         axis.axhline(free, color="black", ls=":", lw=1, label="neurons' squares, each free")

@@ -66,9 +66,9 @@ def live_tokens(table: pd.DataFrame) -> Figure:
     _curves(left, table, "token_share")
     left.set(xlabel="step", ylabel="share that the token decides", ylim=(0, 1.02))
     means = table.groupby("step")[["r2_between", "r2_within"]].mean()
-    filled, hollow = {"color": style.ACCENT}, {"color": style.ACCENT, "markerfacecolor": "white", "ls": ":"}
-    for column, label, look in (("r2_between", "between tokens", filled), ("r2_within", "within tokens", hollow)):
-        right.plot(means.index, 1 - means[column], marker="o", label=label, **look)
+    for part, look in (("between", {}), ("within", {"markerfacecolor": "white", "ls": ":"})):
+        missed = 1 - means[f"r2_{part}"]
+        right.plot(means.index, missed, color=style.ACCENT, marker="o", label=f"{part} tokens", **look)
     _steps(right, float(table["step"].max()))
     right.set(xlabel="step", ylabel="what the line misses, $1 - R^2$", yscale="log")
     right.legend(loc="best")
@@ -100,13 +100,12 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
     shades = ScalarMappable(Normalize(0, 1 / _LIGHTEST), "viridis")  # as in `film`
     bar = figure.colorbar(shades, ax=axes[0], ticks=[0, 1], aspect=14)
     bar.ax.set(ylim=(0, 1), yticklabels=["first\nblock", "last"])
-    # in grey, for what has the run's colour
-    shown = {
-        "spread": Line2D([], [], color=style.GREY, marker="o"),
-        "as far as errors could move it": Patch(facecolor=style.GREY, alpha=0.2, linewidth=0),
-        "held-out loss, right axis": Line2D([], [], color="black", ls=":", lw=1),
-    }
-    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
+    shown = [  # in grey, for what has the run's colour
+        Line2D([], [], color=style.GREY, marker="o", label="spread"),
+        Patch(facecolor=style.GREY, alpha=0.2, linewidth=0, label="as far as errors could move it"),
+        Line2D([], [], color="black", ls=":", lw=1, label="held-out loss, right axis"),
+    ]
+    figure.legend(handles=shown, loc="outside lower center", ncols=len(shown))
     return figure
 
 
@@ -118,16 +117,15 @@ def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
     left.plot([], [], color="0.8", lw=0.8, label="other blocks")
     rows = table[table["block"] == block]
     left.plot(rows["step"], rows["r2"], "o-", color=style.ACCENT, label=f"block {block}, all rows")
-    white = {"color": style.ACCENT, "markerfacecolor": "white"}
-    left.plot(rows["step"], rows["r2_ordinary"], "o:", **white, label=f"block {block}, ordinary rows")
+    hollow = {"color": style.ACCENT, "markerfacecolor": "white", "label": f"block {block}, ordinary rows"}
+    left.plot(rows["step"], rows["r2_ordinary"], "o:", **hollow)
     left.set(xlabel="step", ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(0, 1.02))
     right.plot(rows["step"], rows["heaviest"], "D-", color=style.ACCENT, label="heaviest output, median norms")
     right.axhline(multiple, color=style.GREY, ls=":", lw=1)
     right.plot([], [], "s--", color="black", label="attention on position 0")  # for the legend
     right.set(xlabel="step", ylabel="median norms", yscale="log")
     attention = right.twinx()
-    given = table.groupby("step")["attention"].max()
-    attention.plot(given.index, given, "s--", color="black")
+    attention.plot(table.groupby("step")["attention"].max(), "s--", color="black")
     attention.set(ylabel="attention", ylim=(0, None))
     attention.grid(visible=False)
     for axis in (left, right):
@@ -151,8 +149,7 @@ def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]
             axis.set(ylabel="step", yscale="log")
     # a row per run, the first on top: a dot per block, a diamond for the median
     for run in reversed(passages["run"].unique()):
-        doublings = passages.loc[passages["run"] == run, "lag"]
-        colour = style.look(run)["color"]
+        doublings, colour = passages.loc[passages["run"] == run, "lag"], style.look(run)["color"]
         lagging.plot(doublings, [run] * len(doublings), "o", color=colour, ms=2.5, alpha=0.6)
         lagging.plot(doublings.median(), run, "D", color=colour, mec="black", ms=5)
     lagging.axvline(0, color=style.GREY, lw=0.8)

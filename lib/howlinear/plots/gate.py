@@ -31,13 +31,13 @@ _NO_LOSS = "No model of this run predicts a next token, so no line in a block's 
 def _look(kind: str, model: str) -> dict:
     """Return the look of a kind: gates in the model's own look, an oracle hollow, random grey."""
     own = style.look(model)
-    looks = {
-        GATE: {"color": own["color"], "marker": own["marker"], "linestyle": "-", "linewidth": 1.6},
-        FIRST: {"color": own["color"], "marker": "+", "linestyle": (0, (1, 1)), "linewidth": 1.0, "markersize": 5},
-        ORACLE: {"color": own["color"], "marker": own["marker"], "linestyle": "--", "linewidth": 1.0, "mfc": "white"},
+    mine = {"color": own["color"], "marker": own["marker"], "linewidth": 1.0}
+    return {
+        GATE: mine | {"linestyle": "-", "linewidth": 1.6},
+        FIRST: mine | {"marker": "+", "linestyle": (0, (1, 1)), "markersize": 5},
+        ORACLE: mine | {"linestyle": "--", "mfc": "white"},
         RANDOM: {"color": style.GREY, "marker": "x", "linestyle": ":", "linewidth": 1.0},
-    }
-    return looks[kind]
+    }[kind]
 
 
 def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
@@ -57,13 +57,11 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
         for number, (kind, shift) in enumerate(style.side_by_side(KINDS, _ASIDE).items()):
             of_kind = of_model[of_model["kind"] == kind].sort_values("block")
             percent = 100 * of_kind[["share", "share_low", "share_high"]]
-            marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number}
-            places = of_kind["block"].map(blocks.index) + shift
-            style.draw_intervals(ax, places, percent, "share", elinewidth=0.6, **marks)
+            marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number, "elinewidth": 0.6}
+            style.draw_intervals(ax, of_kind["block"].map(blocks.index) + shift, percent, "share", **marks)
         named = range(0, len(blocks), 1 if len(blocks) <= _MOST_NAMED else max(2, len(blocks) // 12))
         ax.set_xticks(named, [str(blocks[place]) for place in named])
-        ax.set_ylim(-4, 106)
-        ax.set_yticks([0, 25, 50, 75, 100])
+        ax.set(ylim=(-4, 106), yticks=[0, 25, 50, 75, 100])
     band = Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459")
     _add_legend(figure, KINDS, "none", band)
     panels[-1].set_xlabel("block")
@@ -85,8 +83,7 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
         for kind, shift in style.side_by_side((RANDOM, FIRST, GATE, ORACLE), _APART).items():
             of_kind = of_model[of_model["kind"] == kind].sort_values("share")
             percent = 100 * of_kind[["share", "rise", "rise_low", "rise_high"]]
-            places = percent["share"] + shift
-            style.draw_intervals(ax, places, percent, "rise", elinewidth=0.6, **_look(kind, model))
+            style.draw_intervals(ax, percent["share"] + shift, percent, "rise", elinewidth=0.6, **_look(kind, model))
         ax.axhline(100 * limit, color=style.ACCENT, lw=1, ls="-.", zorder=1)
         ax.set_yscale("symlog", linthresh=_LINEAR, linscale=0.7)
         ax.margins(y=0.1)
@@ -110,7 +107,5 @@ def _add_legend(figure: Figure, kinds: Sequence[str], linestyle: str | None, oth
         if linestyle is not None:
             look["linestyle"] = linestyle
         handles.append(Line2D([], [], **look))
-    columns = 4 if len(kinds) < 4 else 3
-    figure.legend(
-        handles=[*handles, other], loc="outside upper center", ncols=columns, handlelength=2.2, columnspacing=1.0
-    )
+    spread = {"loc": "outside upper center", "ncols": 4 if len(kinds) < 4 else 3}
+    figure.legend(handles=[*handles, other], **spread, handlelength=2.2, columnspacing=1.0)

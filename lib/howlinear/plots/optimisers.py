@@ -32,8 +32,8 @@ _CLIP = (-0.2, 1.3)  # limits of the part learned: a direction with almost no va
 def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
     """Plot contours of the loss over two weights, and the path of gradient descent down them: a panel per scaling."""
     scalings = list(walks.scaling.unique())
-    titles = [f"{scaling} inputs" for scaling in scalings]
-    figure, axes = style.row_of_panels(titles, 2.4, width_ratios=(2.4, 1)[: len(scalings)])
+    widths = (2.4, 1)[: len(scalings)]
+    figure, axes = style.row_of_panels([f"{scaling} inputs" for scaling in scalings], 2.4, width_ratios=widths)
     for axis, scaling in zip(axes, scalings, strict=True):
         surface = surfaces[surfaces.scaling == scaling].pivot_table(index="first", columns="second", values="unlearned")
         lines = axis.contour(surface.columns, surface.index, surface, levels=_LEFT, colors="0.6", linewidths=0.7)
@@ -41,10 +41,9 @@ def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
         walk = walks[walks.scaling == scaling]
         axis.plot(walk.second, walk["first"], "o-", color=style.ACCENT)
         apart = walk.round({"first": 1, "second": 1}).drop_duplicates(["first", "second"])
+        above = {"xytext": (0, 4), "textcoords": "offset points", "fontsize": 7}
         for place in apart.itertuples():
-            axis.annotate(
-                f"{place.step}", (place.second, place.first), xytext=(0, 4), textcoords="offset points", fontsize=7
-            )
+            axis.annotate(f"{place.step}", (place.second, place.first), **above)
         axis.set(xlabel="weight of the quiet input", ylabel="weight of the loud input")
         axis.set_aspect("equal")  # so that a valley is as long as it looks
         axis.grid(visible=False)
@@ -94,16 +93,8 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
     # how much of each direction is learned, against its loudness; a point's area is its share of variance
     colours = ["0.2", style.ACCENT, "#56B4E9"]
     for i, (way, group) in enumerate(directions.groupby("way", sort=False)):
-        modes.scatter(
-            group.loudness,
-            group.learned.clip(*_CLIP),
-            s=6 + 600 * group.share,
-            label=way,
-            marker="o^D"[i % 3],
-            facecolor="none",
-            edgecolor=colours[i % 3],
-            lw=0.8,
-        )
+        look = {"marker": "o^D"[i % 3], "facecolor": "none", "edgecolor": colours[i % 3], "lw": 0.8, "label": way}
+        modes.scatter(group.loudness, group.learned.clip(*_CLIP), s=6 + 600 * group.share, **look)
     curve = np.geomspace(directions.loudness.min(), 1, 200)
     modes.plot(curve, 1 - (1 - curve) ** steps, color="0.2", lw=1, label="GD, theory")
     modes.set(xscale="log", xlabel="$\\lambda_i / \\lambda_1$", ylabel=f"part learned in {steps} steps")
@@ -114,15 +105,12 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
 def baseline(table: pd.DataFrame) -> Figure:
     """Plot the untuned baselines, with the interval of their distance to the closed form, a column per block."""
     figure, axis = plt.subplots(figsize=(style.PAGE, 2.4))
-    names = [
-        model if pd.isna(block) else f"{model}\n{block:.0f}"
-        for model, block in zip(table.model, table.block, strict=True)
-    ]
-    table = table.assign(name=names)
+    numbers = ["" if pd.isna(block) else f"\n{block:.0f}" for block in table.block]
+    table = table.assign(name=table.model + numbers)
     names = list(table.name.unique())
     for k, (way, shift) in enumerate(style.side_by_side(table.way, 0.16).items()):
         group = table[table.way == way]
-        at = np.array([names.index(name) for name in group.name])
+        at = group.name.map(names.index).to_numpy()
         bars = style.error_bars(group, "gap")[::-1]  # what is reached falls as the gap grows
         look = {"color": ("#0072B2", style.ACCENT)[k % 2], "marker": "o^"[k % 2], "ls": ""}
         axis.errorbar(at + shift, group.reached, bars, elinewidth=0.7, label=f"{way}, untuned", **look)

@@ -40,14 +40,9 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
             look = {"fmt": "s-", "color": "black", "lw": 0.9, "label": "limit"}
             style.draw_intervals(axis, curve.factor, curve, "r2_limit", **look)
             last = curve.iloc[-1]
-            axis.annotate(
-                f"block {block}",
-                (last.factor, last.r2 if np.isnan(last.r2_limit) else last.r2_limit),
-                xytext=(5, 0),
-                textcoords="offset points",
-                fontsize=7,
-                va="center",
-            )
+            end = (last.factor, last.r2 if np.isnan(last.r2_limit) else last.r2_limit)
+            beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+            axis.annotate(f"block {block}", end, **beside, fontsize=7)
         factors = sorted(curves.factor.unique())
         axis.set(xscale="log", xlabel="train rows for each input", xlim=(factors[0] / 1.25, factors[-1] * 2.6))
         axis.set_xticks(factors, [str(factor) for factor in factors])
@@ -73,10 +68,7 @@ def multiverse(
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.PAGE, 5.0), sharex=True, height_ratios=heights)
     number = np.arange(len(ordered))
     for model in ordered.columns:
-        look = style.look(model)
-        top.plot(
-            number, ordered[model], ls="none", marker=look["marker"], ms=1.8, color=look["color"], label=look["label"]
-        )
+        top.plot(number, ordered[model], **style.look(model) | {"linestyle": "none"}, ms=1.8)
     top.axhline(threshold, color="black", lw=0.8)
     top.set(ylabel=label, xlim=(-3, len(ordered) + 2), ylim=(0, None))
     style.legend(top, markerscale=2.5)
@@ -101,19 +93,14 @@ def multiverse(
 
 def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str, object]]) -> None:
     """Draw a row per level, with a stroke at each protocol that has it; rows of one choice are adjacent."""
-    shades = ["black", style.GREY]
-    names = []
-    previous = None
     for row, (choice, level) in enumerate(levels):
         has_it = np.flatnonzero((universes[choice] == level).to_numpy())
-        shade = shades[list(_CHOICES).index(choice) % 2]
+        shade = ("black", style.GREY)[list(_CHOICES).index(choice) % 2]
         axis.vlines(has_it, row - 0.38, row + 0.38, lw=0.5, color=shade)
-        names.append(str(level))
-        if choice != previous:
+        if row == 0 or choice != levels[row - 1][0]:
             place = {"xy": (-0.19, row), "xycoords": ("axes fraction", "data")}
             axis.annotate(_CHOICES[choice], **place, fontsize=7, ha="left", va="center", annotation_clip=False)
-        previous = choice
-    axis.set_yticks(range(len(levels)), names, fontsize=6.5)
+    axis.set_yticks(range(len(levels)), [str(level) for _, level in levels], fontsize=6.5)
     axis.set_ylim(len(levels) - 0.4, -0.6)
     axis.grid(visible=False)
 

@@ -37,41 +37,22 @@ def median(
     for model, of_model in blocks.groupby("model", sort=False):
         look = style.look(model)
         across, up = of_model["r2"], of_model["median_r2"]
-        ax.errorbar(
-            across,
-            up,
-            xerr=style.error_bars(of_model, "r2"),
-            yerr=style.error_bars(of_model, "median_r2"),
-            fmt="none",
-            ecolor=look["color"],
-            elinewidth=0.5,
-            alpha=0.5,
-        )
-        ax.scatter(
-            across,
-            up,
-            _area(of_model["effective_rank"]),
-            color=look["color"],
-            marker=look["marker"],
-            linewidths=0.4,
-            edgecolors="white",
-            alpha=0.85,
-            label=look["label"],
-        )
+        bars = {"xerr": style.error_bars(of_model, "r2"), "yerr": style.error_bars(of_model, "median_r2")}
+        ax.errorbar(across, up, **bars, fmt="none", ecolor=look["color"], elinewidth=0.5, alpha=0.5)
+        dots = {key: look[key] for key in ("color", "marker", "label")}
+        dots |= {"linewidths": 0.4, "edgecolors": "white", "alpha": 0.85}
+        ax.scatter(across, up, _area(of_model["effective_rank"]), **dots)
     for _, row in planted.iterrows():
-        ax.scatter(
-            row["r2"], row["median_r2"], _area(row["effective_rank"]), color="white", marker="D", ec="black", lw=0.6
-        )
+        diamond = {"color": "white", "marker": "D", "ec": "black", "lw": 0.6}
+        ax.scatter(row["r2"], row["median_r2"], _area(row["effective_rank"]), **diamond)
         if row["r2"] - row["median_r2"] >= FAR_BELOW:
             name = fill(f"planted: {row['model']}", width=14)
             ax.text(row["r2"] - 0.03, row["median_r2"], name, ha="right", va="center")
     largest = 100.0 if blocks["effective_rank"].max() > 80 else 40.0
     for rank in (1.0, 10.0, largest):
         ax.scatter([], [], _area(rank), color="none", ec="black", lw=0.5, label=f"rank {rank:.0f}")
-    ax.set_xlim(min(farthest_left - 0.06, 0.3), 1.02)
-    ax.set_ylim(lowest, 1.02)
-    ax.set_xlabel("pooled $R^2_{\\mathrm{lin}}$, held out")
-    ax.set_ylabel("median $R^2$ of single features")
+    ax.set(xlim=(min(farthest_left - 0.06, 0.3), 1.02), ylim=(lowest, 1.02))
+    ax.set(xlabel="pooled $R^2_{\\mathrm{lin}}$, held out", ylabel="median $R^2$ of single features")
     legend = style.legend(ax, ncols=2, columnspacing=1.5)
     for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
         if text.get_text() in set(blocks["model"]):
@@ -116,8 +97,7 @@ def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figu
     by_r2.set_yscale("log")
     by_r2.yaxis.set_major_formatter(LogFormatter())
     by_r2.yaxis.set_minor_formatter(LogFormatter())
-    by_r2.set_xlabel("$R^2_{\\mathrm{lin}}$, held out")
-    by_r2.set_ylabel("least rank of the map")
+    by_r2.set(xlabel="$R^2_{\\mathrm{lin}}$, held out", ylabel="least rank of the map")
     by_rank.set_xlabel("effective rank of the outputs")
     style.legend(by_r2, ncols=5, columnspacing=1.5)
     return figure
@@ -138,14 +118,12 @@ def carried(
         if planted is not None:
             curve = planted[planted["axis"] == kind]
             ax.plot(range(len(curve)), curve["r2"], color=style.GREY, ls=":", label="planted")
-        ax.set_xlabel(f"loudest {kind} left out")
-        ax.set_ylabel("$R^2$ of the rest")
+        ax.set(xlabel=f"loudest {kind} left out", ylabel="$R^2$ of the rest")
 
     _curves(axes[1, 0], bands, "band")
     ticks = [str(number) for number in sorted(bands["band"].unique())]
     axes[1, 0].set_xticks(range(len(ticks)), ["frequent", *ticks[1:-1], "rare"])
-    axes[1, 0].set_xlabel("band of token frequency")
-    axes[1, 0].set_ylabel("$R^2$ within the band")
+    axes[1, 0].set(xlabel="band of token frequency", ylabel="$R^2$ within the band")
 
     # filled points with intervals are without the heaviest rows, open ones without position 0
     rises = axes[1, 1]
@@ -160,8 +138,7 @@ def carried(
     style.label_filled_and_open(rises, f"heaviest {heavy:.0%}", "position 0")
     style.number_blocks(rises)
     rises.set_ylabel("rise of $R^2$ without them")
-    beside_title = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}  # off the bars
-    rises.legend(**beside_title, ncols=2)
+    rises.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2, ncols=2)  # beside the title, off the bars
     style.legend(axes[0, 0], ncols=4, handlelength=2.8)
     return figure
 

@@ -7,16 +7,11 @@ from collections.abc import Callable, Mapping
 from textwrap import fill
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    FixedLocator,
-    LogFormatter,
-    NullFormatter,
-    StrMethodFormatter,
-    SymmetricalLogLocator,
-)
+from matplotlib.ticker import FixedLocator, LogFormatter, NullFormatter, SymmetricalLogLocator
 
 from howlinear.plots import style
 
@@ -86,14 +81,12 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     models = list(blocks["model"].unique())
     abreast = style.abreast(len(models))
     rows = -(-len(models) // abreast)
-    shape = {"height_ratios": [2, 1] * rows}
-    size = (style.PAGE, 3.4 * rows + 0.4)
-    figure, axes = plt.subplots(2 * rows, abreast, figsize=size, sharey="row", squeeze=False, gridspec_kw=shape)
+    shape = {"sharey": "row", "height_ratios": [2, 1] * rows}
+    figure, axes = plt.subplots(2 * rows, abreast, figsize=(style.PAGE, 3.4 * rows + 0.4), squeeze=False, **shape)
     upper, lower = axes[::2].ravel(), axes[1::2].ravel()
     style.panels(upper[: len(models)], models)
     choices = sorted(table["cut"].unique())
-    last = max(1, len(choices) - 1)
-    colors = plt.get_cmap("viridis")([place / last for place in range(len(choices))])
+    colors = plt.get_cmap("viridis")(np.linspace(0, 1, len(choices)))
     for top, bottom, model in zip(upper, lower, models, strict=False):
         of_model = blocks[blocks["model"] == model].sort_values("block")
         by_cut = table[table["model"] == model].sort_values("block")
@@ -104,11 +97,9 @@ def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
         without = {"marker": "D", "ls": "none", "mfc": "none", "mec": style.ACCENT, "mew": 0.9, "ms": 4}
         top.plot(of_model["block"], of_model["r2_without_first"], **without, label="without position 0")
         bottom.plot(of_model["block"], of_model["carrying_share"], color="black", lw=0.8, marker=".")
-        bottom.set_yscale("log")
-        bottom.set_ylim(0.8 * blocks["carrying_share"].min(), 1.1)
-        ticks = [sub * 10.0**-power for power in range(7) for sub in (1, 2, 5)]
-        bottom.yaxis.set_major_locator(FixedLocator(ticks))
-        bottom.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        bottom.set(yscale="log", ylim=(0.8 * blocks["carrying_share"].min(), 1.1))
+        bottom.yaxis.set_major_locator(FixedLocator([sub * 10.0**-power for power in range(7) for sub in (1, 2, 5)]))
+        bottom.yaxis.set_major_formatter("{x:g}")
         bottom.yaxis.set_minor_formatter(NullFormatter())
         for ax in (top, bottom):
             style.number_blocks(ax)
@@ -148,9 +139,8 @@ def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figu
         ordinary.axhline(0, color=style.GREY, lw=0.6)
         block = (as_it_is["r2"] - as_it_is["r2_ordinary"]).idxmax()
         of_block = of_model[of_model["block"] == block].reset_index()
-        for column, color, face in (("r2", "black", "black"), ("r2_ordinary", style.GREY, "white")):
-            dots = {"color": color, "marker": "o", "ls": "none", "mfc": face}
-            style.draw_intervals(every, of_block.index, of_block, column, **_BARS, **dots)
+        for column, look in (("r2", {"color": "black"}), ("r2_ordinary", {"color": style.GREY, "mfc": "white"})):
+            style.draw_intervals(every, of_block.index, of_block, column, **_BARS, marker="o", ls="none", **look)
         every.set_xticks(of_block.index, of_block["intervention"], rotation=90, fontsize=6)
         for ax in (over_depth, ordinary):
             style.number_blocks(ax)
@@ -194,7 +184,7 @@ def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None
         ax.plot(by_block.dropna().mean(axis=1), **look)
     ax.set_xscale("symlog", base=2, linthresh=1)  # counts double
     ax.xaxis.set_major_locator(SymmetricalLogLocator(base=4 if end <= 256 else 16, linthresh=1))
-    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set_xlim(-0.3, 1.1 * end)
 
 
@@ -206,9 +196,8 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         for _, of_block in of_model.groupby("block"):
-            has_massive = (of_block["massive_rows"] > 0).any()
             places = [letters.index(letter) for letter in of_block["kind"]]
-            face = look["color"] if has_massive else "white"
+            face = look["color"] if (of_block["massive_rows"] > 0).any() else "white"
             ax.plot(places, of_block["nats"], **look | {"label": "_", "markerfacecolor": face, "linewidth": 0.8})
         for side, letter in ((-1, letters[0]), (1, letters[-1])):
             ends = of_model[of_model["kind"] == letter].set_index("block")["nats"].to_dict()
@@ -225,10 +214,9 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
         ax.axhline(0, color=style.GREY, lw=0.6)
         ax.set_yscale("symlog", linthresh=_LINEAR)
     ax.margins(y=0.08)
-    ax.set_xlim(-0.5, len(letters) - 0.5)
     labels = [fill(f"({letter}) {words}", width=20) for letter, words in kinds.items()]
     ax.set_xticks(range(len(letters)), labels)
-    ax.set(xlabel="", ylabel="cost, nats per token")
+    ax.set(xlim=(-0.5, len(letters) - 0.5), ylabel="cost, nats per token")
     style.legend(ax, ncols=5, handlelength=2.8)
     return figure
 
@@ -246,19 +234,15 @@ def _names_at(
         else:
             groups.append([block])
         last = place
-    names = {}
-    for group in groups:
-        middle = heights[group[len(group) // 2]]
-        names[middle] = ", ".join(str(block) for block in sorted(group))
-    return names
+    return {heights[group[len(group) // 2]]: ", ".join(map(str, sorted(group))) for group in groups}
 
 
 def _write_names(ax: Axes, names: Mapping[float, str], x: float, beside: float, color: str, apart: float) -> float:
     """Write names as many points beside x, at their heights; return the width of their column, with what follows it."""
+    side = {"ha": "right" if beside < 0 else "left", "va": "center", "textcoords": "offset points"}
     for height, name in names.items():
-        side = {"ha": "right" if beside < 0 else "left", "va": "center", "textcoords": "offset points"}
         ax.annotate(name, (x, height), (beside, 0), color=color, fontsize=6, **side)
-    return _LETTER * max(len(name) for name in names.values()) + apart if names else 0.0
+    return _LETTER * max(map(len, names.values())) + apart if names else 0.0
 
 
 def _on_axis(cost: float) -> float:

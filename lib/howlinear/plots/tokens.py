@@ -26,15 +26,10 @@ def _figure(
     for model, axis in panels.items():
         own = table[table["model"] == model].sort_values("block")
         draw(axis, own, _looks(model))
-        numbers = list(own["block"])
-        every = 2 if len(numbers) > 6 else 1
-        if len(numbers) > _MOST_NAMED:
-            every = -(-len(numbers) // _MOST_NAMED)
-        axis.set_xticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
+        every = max(2 if len(own) > 6 else 1, -(-len(own) // _MOST_NAMED))
+        axis.set_xticks(range(0, len(own), every), own["block"][::every].astype(str))
         axis.set_xlabel("block")
-    first = next(iter(panels.values()))
-    low, _ = first.get_ylim()
-    first.set_ylim(max(low, _LOWEST), 1.04)
+    axis.set_ylim(max(axis.get_ylim()[0], _LOWEST), 1.04)  # for all panels, which share the axis
     figure.legend(handles=list(handles), loc="outside upper center", ncols=len(handles))
     return figure
 
