@@ -99,7 +99,8 @@ def compared(name, modules, folder):
     activations = rows_of_blocks(model, hl.TokenRows.from_ids(rows.ids))
     maps = {}
     for block, (x, y) in activations.items():
-        train, test = (Moments(x.shape[1], y.shape[1]).update(*side) for side in halves(x, y, rows.cut))
+        sides = ((x[: rows.cut], y[: rows.cut]), (x[rows.cut :], y[rows.cut :]))  # train rows, then held-out ones
+        train, test = (Moments(x.shape[1], y.shape[1]).update(*side) for side in sides)
         maps[block], _ = fit(train, NULL)
         curve = reduced_rank(train, test)
         ours.loc[block, "median"] = float(r2_per_feature(maps[block], test).nanquantile(0.5))
@@ -159,11 +160,6 @@ def compared(name, modules, folder):
         at = {"block": int(worst), **both, "difference": float(difference[worst])}
         table.append(about | at)
     return [{"model": name} | row for row in table]
-
-
-def halves(x, y, cut):
-    """The train rows and the held-out rows."""
-    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
 
 
 def main():

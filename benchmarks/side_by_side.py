@@ -12,7 +12,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing i
 import argparse
 import subprocess
 import sys
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -116,10 +115,6 @@ def peaks(name, threads, tokens):
     return {way: {"megabytes": beyond[way], "times_ours": beyond[way] / beyond[OURS[way]]} for way in METHODS}
 
 
-def every_block(method, kept, train):
-    return [method(x, y, train) for x, y in kept.values()]
-
-
 def times(shape, threads):
     """Times of all works, and how exact each method is."""
     model, rows = new_model(shape), new_rows(shape, shape.compared, 1)
@@ -140,9 +135,10 @@ def times(shape, threads):
         shape.compared_rounds - 1,
     )
     kept = stored(model, rows, shape.batch_size)
-    beyond, scores = interleaved(
-        {way: partial(every_block, METHODS[way], kept, train) for way in METHODS}, shape.compared_rounds
-    )
+    works = {
+        way: lambda method=method: [method(x, y, train) for x, y in kept.values()] for way, method in METHODS.items()
+    }
+    beyond, scores = interleaved(works, shape.compared_rounds)
     seconds = whole | plain | beyond
     reference = {way: "scipy lstsq" if way in HELD_OUT else "howlinear, in sample" for way in METHODS}
     return {

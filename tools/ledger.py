@@ -93,9 +93,8 @@ def cells(verdicts: pd.DataFrame) -> pd.DataFrame:
     shown = verdicts.assign(cell=cell.str.strip(), model=verdicts["model"].replace(TOGETHER, PAIR))
     shown = shown[(shown["model"] != PAIR) | (shown["verdict"] != Verdict.UNTESTABLE)]
     models = sorted(shown["model"].unique(), key=lambda name: name == PAIR)  # the last one
-    return shown.pivot_table(index="claim", columns="model", values="cell", aggfunc="first", sort=False)[models].fillna(
-        ""
-    )
+    by_model = shown.pivot_table(index="claim", columns="model", values="cell", aggfunc="first", sort=False)
+    return by_model[models].fillna("")
 
 
 def ranges(paper: pd.DataFrame) -> dict[str, str]:

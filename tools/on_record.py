@@ -111,11 +111,7 @@ def _committed(path: Path) -> dict[str, Any] | None:
 
 def _restore(names: list[str]) -> None:
     """Restore the committed content of files but keep their times, so that nothing made from them is made again."""
-    times = {}
-    for name in names:
-        path = paths.ROOT / name
-        if path.is_file():
-            times[path] = path.stat().st_mtime_ns
+    times = {path: path.stat().st_mtime_ns for name in names if (path := paths.ROOT / name).is_file()}
     git(paths.ROOT, "checkout", "--quiet", "HEAD", "--", *names)
     for path, time in times.items():
         os.utime(path, ns=(time, time))

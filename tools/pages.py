@@ -55,8 +55,13 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
         LEDGER_PAGE: {CLAIMS: ledger.page(results)},
         ANSWERS_PAGE: {ANSWERS: answers(stems, results)},
         SYLLABUS: {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()},
-        INSTRUCTOR: {expect(stem): teaching.expected(described(stem, results, "minis", "public")) for stem in stems},
-        PLANS: planned(results),
+        INSTRUCTOR: {
+            f"<!-- expect: {stem} -->": teaching.expected(described(stem, results, "minis", "public")) for stem in stems
+        },
+        PLANS: {  # with the numbers of the embedded models, which a class runs
+            f"<!-- plan: {stem} -->": lessons.page(stem, plan, recorded(results / "minis", stem))
+            for stem, plan in lessons.plans().items()
+        },
     }
 
 
@@ -81,24 +86,6 @@ def figure(name: str) -> str:
 def whose_figure(name: str) -> str:
     """The run profile that draws a figure: `public`, or `minis` if the public models do not have it."""
     return "public" if (paths.figures("public") / f"{name}.png").is_file() else "minis"
-
-
-def expect(stem: str) -> str:
-    """The mark before the numbers to expect of a notebook."""
-    return f"<!-- expect: {stem} -->"
-
-
-def plan(stem: str) -> str:
-    """The mark before the lesson plan of a notebook."""
-    return f"<!-- plan: {stem} -->"
-
-
-def planned(results: Path) -> dict[str, str]:
-    """The lesson plans: mark → page, with the numbers of the embedded models, which a class runs."""
-    return {
-        plan(stem): lessons.page(stem, of_notebook, recorded(results / "minis", stem))
-        for stem, of_notebook in lessons.plans().items()
-    }
 
 
 def answers(stems: list[str], results: Path) -> str:

@@ -40,11 +40,6 @@ def minutes(notebook: NotebookNode) -> int:
     return STEP * max(1, round(total / STEP))
 
 
-def minutes_to_run(stem: str) -> int:
-    """Minutes that a notebook took when it was last recorded on the embedded models, rounded up."""
-    return math.ceil(numbers.load(paths.results("minis") / stem / tables.RUN)["seconds"] / 60)
-
-
 def code_lines(source: str) -> int:
     """Number of lines of code to read, without empty lines and imports."""
     lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip()}
@@ -58,9 +53,9 @@ def main() -> None:
     """Write the minutes into the header of every notebook; say which changed."""
     for path in sorted(paths.NOTEBOOKS.glob("[0-9][0-9]_*.py")):
         old = path.read_text(encoding="utf-8")
-        stated = (
-            f"**Time** {minutes(jupytext.reads(old, 'py:percent'))} minutes to read, {minutes_to_run(path.stem)} to run"
-        )
+        read = minutes(jupytext.reads(old, "py:percent"))
+        run = math.ceil(numbers.load(paths.results("minis") / path.stem / tables.RUN)["seconds"] / 60)
+        stated = f"**Time** {read} minutes to read, {run} to run"
         new = STATED.sub(stated, old, count=1)
         if new != old:
             atomic.write_text(path, new)

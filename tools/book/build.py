@@ -68,7 +68,8 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
         text = lessons.with_figures(page.read_text(encoding="utf-8"), page.parent)
         atomic.write_text(page, linked(text, which))
     atomic.write_text(source / "gallery.txt", gallery(profile, which, source / "figures"))
-    atomic.write_text(source / "ledger.txt", ledger_page(profile, which))
+    profiles = ("public", "minis") if profile == "minis" else (profile,)
+    atomic.write_text(source / "ledger.txt", linked(ledger.page(paths.ROOT / "results", profiles), which))
     atomic.write_text(source / "data.txt", data.page())
     for name, text in tabulate_benchmarks().items():
         atomic.write_text(source / f"{name}.txt", text)
@@ -105,18 +106,14 @@ def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for stem in which:
+        path = paths.build(profile) / "notebooks" / f"{stem}.ipynb"
+        executed = nbformat.read(_there(path, f"run make figures PROFILE={profile}"), as_version=4)
         try:
-            notebook = folding.folded(executed(profile, stem), solutions(stem), address())
+            notebook = folding.folded(executed, solutions(stem), address())
         except InputError as error:
             raise InputError(f"notebook {stem}: {error}; make figures executes it anew") from error
         nbformat.write(notebook, folder / f"{stem}.ipynb")
     return folder
-
-
-def executed(profile: str, stem: str) -> NotebookNode:
-    """An executed notebook as the pipeline left it."""
-    path = paths.build(profile) / "notebooks" / f"{stem}.ipynb"
-    return nbformat.read(_there(path, f"run make figures PROFILE={profile}"), as_version=4)
 
 
 def solutions(stem: str) -> NotebookNode:
@@ -128,15 +125,13 @@ def gallery(profile: str, which: Sequence[str], target: Path) -> str:
     """The figures as cards that link to their notebooks, each with its caption; copies the figures to `target`."""
     lines = lessons.captions()
     notebook_of = {name: stem for name in lines for stem in which if name.startswith(f"{stem}_")}
-    drawn = {path.stem for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
-    if drawn != notebook_of.keys():
-        differing = ", ".join(sorted(drawn ^ notebook_of.keys()))
-        raise InputError(f"book/gallery.yaml and the figures differ: {differing}")
+    drawn = {path.stem: path for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
+    if differing := sorted(drawn.keys() ^ notebook_of.keys()):
+        raise InputError(f"book/gallery.yaml and the figures differ: {', '.join(differing)}")
     target.mkdir(parents=True)
-    cards = []
-    for name, stem in notebook_of.items():
-        shutil.copyfile(paths.figures(profile) / f"{name}.png", target / f"{name}.png")
-        cards.append(CARD.format(name=name, stem=stem, number=stem[:2], line=lines[name]))
+    for path in drawn.values():
+        shutil.copy(path, target)
+    cards = [CARD.format(name=name, stem=stem, line=lines[name]) for name, stem in notebook_of.items()]
     return "\n".join(["::::{grid} 1 1 2 2", ":gutter: 3", "", *cards, "::::", ""])
 
 
@@ -146,14 +141,8 @@ CARD = """:::{{grid-item-card}}
 :img-top: figures/{name}.png
 :img-alt: {line}
 
-**{number}** {line}
+**{stem:.2}** {line}
 :::"""
-
-
-def ledger_page(profile: str, which: Sequence[str]) -> str:
-    """The paper's claims with the verdict of the results on each, and links to the pages of `which`."""
-    profiles = ("public", "minis") if profile == "minis" else (profile,)
-    return linked(ledger.page(paths.results(profile).parent, profiles), which)
 
 
 def linked(text: str, which: Sequence[str]) -> str:

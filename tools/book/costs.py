@@ -142,13 +142,9 @@ def _bytes() -> str:
     for name, shape in LARGE.items():
         width, blocks = shape["width"], shape["blocks"]
         block = moments_bytes(width)
-        rows.append(
-            {
-                "model": name,
-                "moments of a block": f"8 · {width:,}² · {4 * FOLDS + 1} = {_size(block)}",
-                "of all blocks": f"· {blocks} = {_size(blocks * block)}",
-            }
-        )
+        of_block = f"8 · {width:,}² · {4 * FOLDS + 1} = {_size(block)}"
+        of_all = f"· {blocks} = {_size(blocks * block)}"
+        rows.append({"model": name, "moments of a block": of_block, "of all blocks": of_all})
     return markdown(rows)
 
 
@@ -183,11 +179,10 @@ def layer_by_layer(found: Mapping[str, Any]) -> str:
             }
         )
     processors = " and ".join(dict.fromkeys(run["machine"]["processor"] for run in found.values()))
-    about = (
+    return (
         f"Measured on one thread of {processors} (at a load above 1 other work ran beside it); the weights of LLaMA's "
+        f"shape are random, and a few of its layers have nearly the peak of all.\n\n{markdown(rows)}"
     )
-    about += "shape are random, and a few of its layers have nearly the peak of all."
-    return f"{about}\n\n{markdown(rows)}"
 
 
 def on_a_gpu(found: Mapping[str, Any]) -> str:
@@ -208,16 +203,16 @@ def on_a_gpu(found: Mapping[str, Any]) -> str:
     agreed = {name: run for name, run in steps["agreement"].items() if isinstance(run, Mapping)}
     most = max(steps["million"].values(), key=lambda run: run.get("rows", 0) if isinstance(run, Mapping) else 0)
     large, streams = steps["large"], steps["streams"]
-    closed = {name: looks for name, looks in steps["fresh"].items() if isinstance(looks, list)}
+    last = {name: looks[-1] for name, looks in steps["fresh"].items() if isinstance(looks, list)}
     brackets = [
         {
             "before training": name.replace(" tokens", " in the vocabulary"),
-            "rows": f"{looks[-1]['rows']:,}",
-            "R²_lin, lowest": f"{min(looks[-1]['held_out']):.3f}",
-            "highest": f"{max(looks[-1]['in_sample']):.3f}",
-            "widest bracket": f"{looks[-1]['apart']:.3f}",
+            "rows": f"{look['rows']:,}",
+            "R²_lin, lowest": f"{min(look['held_out']):.3f}",
+            "highest": f"{max(look['in_sample']):.3f}",
+            "widest bracket": f"{look['apart']:.3f}",
         }
-        for name, looks in closed.items()
+        for name, look in last.items()
     ]
     apart = {name: max(run[f"{name}_apart"] for run in agreed.values()) for name in ("r2", "perplexity")}
     lines = [

@@ -139,18 +139,12 @@ def page(found: Mapping[str, Any], frame: Path) -> str:
         for line, of_line in values.groupby(keys, sort=False)
     ]
     choices = {key: {value: value for value in values[key].unique()} for key in ("model", "corpus")}
-    choices |= {
-        "protocol": PROTOCOLS,
-        "cut": CUTS,
-        "block": {block: block for block in sorted(values["block"].unique())},
-    }
+    blocks = {block: block for block in sorted(values["block"].unique())}
+    choices |= {"protocol": PROTOCOLS, "cut": CUTS, "block": blocks}
     clouds = json.dumps(found["clouds"], separators=(",", ":")).replace("</", "<\\/")
-    template = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    source = frame.read_text(encoding="utf-8")
     shown = {"lines": lines, "choices": choices, "cuts": CUTS, "start": START, "clouds": Markup(clouds)}  # noqa: S704
-    return template.from_string(source).render(shown)
+    whole = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    return jinja2.Template(frame.read_text(encoding="utf-8"), **whole).render(shown)
 
 
 def main(profile: str = "minis") -> None:

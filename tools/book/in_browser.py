@@ -110,9 +110,13 @@ def numbers(blocks: Mapping[str, BlockCapture], recorded: Mapping[str, Mapping[s
     ridges = {ridge: r2(_ridge(folds[0], ridge), held_out) for ridge in RIDGES}
     best = max(ridges, key=ridges.get)
     gained, lost = ridges[best] - ridges[0.0], r2(lines["middle"][0], held_out) - ridges[0.0]
+    made_up = f"{100 * gained / lost:.0f} %" if gained > 0 else "nothing"
 
     # the least linear block by the line of the most linear one
     foreign = r2(lines["mostLinear"][0], test["leastLinear"])
+    verdict = "so the two blocks have something in common"
+    if foreign < 0:
+        verdict = "which is worse than the mean output: the two blocks do not do the same"
     most_varied, least_varied = (float(test[name].syy.sum()) / test[name].n for name in ("mostLinear", "leastLinear"))
 
     found = {
@@ -140,9 +144,9 @@ def numbers(blocks: Mapping[str, BlockCapture], recorded: Mapping[str, Mapping[s
         "rows_test": f"{held_out.n:,}",
         "fold_rows": f"{folds[0].n:,}",
         "ridge_best": f"{best:g}",
-        "ridge_verdict": _ridge_verdict(gained, lost),
+        "ridge_verdict": f"It makes up for {made_up} of what the missing text costs.",
         "times": f"{most_varied / least_varied:.2g}",
-        "other_verdict": _other_verdict(foreign),
+        "other_verdict": verdict,
     }
 
 
@@ -157,20 +161,6 @@ def _ridge(moments: Moments, ridge: float) -> AffineMap:
     widened = moments.copy()
     widened.sxx += ridge * torch.diag(moments.sxx.diagonal())
     return fit(widened)[0]
-
-
-def _ridge_verdict(gained: float, lost: float) -> str:
-    """How much of the loss from missing text the ridge makes up for."""
-    if gained <= 0:
-        return "It makes up for nothing of what the missing text costs."
-    return f"It makes up for {100 * gained / lost:.0f} % of what the missing text costs."
-
-
-def _other_verdict(foreign: float) -> str:
-    """What the R² of another block's line means."""
-    if foreign < 0:
-        return "which is worse than the mean output: the two blocks do not do the same"
-    return "so the two blocks have something in common"
 
 
 def script(blocks: Mapping[str, Any]) -> str:

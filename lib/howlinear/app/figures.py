@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,18 +163,15 @@ def figures(
     sources.check_there(model)
     texts = _read(corpora, text_column)
     base = paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"
-    _check_enough(model, texts, text_column, documents, settings.read(str(base)))
+    sizes = settings.read(base)
+    for text in texts:  # one that is too short for this model is refused before any notebook runs
+        load_corpus(text, model, text_column, documents).rows(sizes.rows, sizes.seq_len, sizes.seed)
     out = Path(os.path.expanduser(folder or f"howlinear-{Path(model).name}")).absolute()
     cut = {} if documents == "auto" and text_column is None else _cut(texts, out, documents)
     del texts  # they may be large, and the notebooks take long
     named = {text: str(path) for text, (path, _) in cut.items()}
-    content = {
-        "extends": str(base),
-        "models": [settings.full_path(model)],
-        "corpora": [
-            named.get(text) or (text if text in library.BUILT_IN else settings.full_path(text)) for text in corpora
-        ],
-    }
+    read = [named.get(text) or (text if text in library.BUILT_IN else settings.full_path(text)) for text in corpora]
+    content = {"extends": str(base), "models": [settings.full_path(model)], "corpora": read}
     written = _write_run_profile(out, content, force)
     for path, table in cut.values():
         if not path.is_file():  # an existing file keeps its time, so it is not read again
@@ -223,14 +220,6 @@ def _read(corpora: Sequence[str], column: str | None) -> dict[str, list[str]]:
                 f"notebooks read files: save {text} as a table, dataset.to_json('mine.jsonl'), and give that"
             )
     return texts
-
-
-def _check_enough(
-    model: str, texts: Collection[str], column: str | None, documents: str, profile: settings.RunProfile
-) -> None:
-    """Refuse texts that are too short for this model, before any notebook runs."""
-    for text in texts:
-        load_corpus(text, model, column, documents).rows(profile.rows, profile.seq_len, profile.seed)
 
 
 def _cut(texts: Mapping[str, list[str]], out: Path, documents: str) -> dict[str, tuple[Path, str]]:

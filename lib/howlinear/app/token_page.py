@@ -52,7 +52,9 @@ def render_tokens(texts: Sequence[tuple[pd.DataFrame, Measurement]]) -> str:
 def _describe_text(errors: pd.DataFrame, measurement: Measurement) -> dict[str, Any]:
     """Collect what the page shows of one text: sentences and token types by block, and the text itself."""
     types = missed_types(errors)
-    tokens = _readings(errors[errors["block"] == errors["block"].iloc[0]])
+    tokens = errors[errors["block"] == errors["block"].iloc[0]]
+    ids = "⟨" + tokens["token"].astype(str) + "⟩ "  # stand for missing texts, as without a tokenizer
+    tokens = tokens.assign(text=tokens["text"].where(tokens["text"].notna(), ids))
     return {
         "corpus": measurement.profile.rows.corpus,
         "settings": measurement.settings(),
@@ -111,11 +113,6 @@ def _sentences(row: dict) -> list[str]:
         f"{most}, {row['half']:,} have half of it.",
         f"The first position of the sequences carries {percent(row['first'])}.",
     ]
-
-
-def _readings(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Replace missing texts of tokens by their ids, as without a tokenizer."""
-    return tokens.assign(text=tokens["text"].where(tokens["text"].notna(), "⟨" + tokens["token"].astype(str) + "⟩ "))
 
 
 def _readable(text: str) -> Markup:

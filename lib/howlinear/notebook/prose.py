@@ -45,8 +45,10 @@ def describe(found: Results) -> Prose:
 
 def render(template: Path, found: Results, **more: Any) -> str:
     """Fill a template from a notebook's results and further variables; errors are those of `describe`."""
+    about = {name: list(found.settings.get(name, ())) for name in ("models", "corpora")}
+    about |= {"settings": found.settings, "results": found}
     try:
-        return _environment(template.parent).get_template(template.name).render(_context(found) | more)
+        return _environment(template.parent).get_template(template.name).render({**GLOBALS, **found, **about, **more})
     except jinja2.TemplateNotFound as error:
         raise SourceError(f"no template {error.name} in {template.parent}: what results say is said there") from error
     except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -67,12 +69,6 @@ def _environment(folder: Path) -> jinja2.Environment:
     )
     environment.filters |= FILTERS
     return environment
-
-
-def _context(found: Results) -> dict[str, Any]:
-    settings = found.settings
-    names = {"models": list(settings.get("models", ())), "corpora": list(settings.get("corpora", ()))}
-    return {**GLOBALS, **found, **names, "settings": settings, "results": found}
 
 
 def _constant(left_out: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[str]:

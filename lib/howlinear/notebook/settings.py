@@ -100,7 +100,8 @@ class RunProfile(BaseModel):
     def models_of(self, stem: str) -> dict[str, str]:
         """Return `models_by_name` with a notebook's additional models, or for `CAPTURE` with all additional models."""
         beside = [source for source, stems in self.beside.items() if stem == CAPTURE or stem in stems]
-        return _by_short_name((source, _last_part(source)) for source in [*self.models, *beside])
+        named = ((source, with_revision(source)[0].rstrip("/")) for source in [*self.models, *beside])
+        return _by_short_name((source, name.split("/")[-1]) for source, name in named)
 
     @property
     def corpora_by_name(self) -> dict[str, str]:
@@ -293,12 +294,6 @@ def _by_short_name(sources: Iterable[tuple[str, str]], reserved: Collection[str]
             name = f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:6]}"
         by_name[name] = source
     return by_name
-
-
-def _last_part(source: str) -> str:
-    """Return a model's preferred name: the last part of its path or Hub id, without a revision."""
-    name, _ = with_revision(source)
-    return name.rstrip("/").split("/")[-1]
 
 
 def _safe(name: str) -> str:
