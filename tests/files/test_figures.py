@@ -1,33 +1,18 @@
 import matplotlib.pyplot as plt
-import pytest
 
-from howlinear.files import figures, paths
+from howlinear.files import figures
 from howlinear.plots import style
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
+def test_a_figure_is_byte_identical_when_drawn_again(tmp_path):
     style.use()
-    yield
+    drawn = []
+    for folder in (tmp_path / "once", tmp_path / "again"):
+        figure, axis = plt.subplots(figsize=(style.COLUMN, 2))
+        axis.errorbar([0, 1], [0, 1], [0.1, 0.1], **style.look("mini-gpt2"))
+        axis.legend()
+        assert figures.save(figure, folder, "02_ceilings_profile") == folder / "02_ceilings_profile.svg"
+        drawn.append({path.name: path.read_bytes() for path in folder.iterdir()})
     plt.close("all")
-
-
-def drawn():
-    figure, ax = plt.subplots(figsize=(style.COLUMN, 2))
-    ax.errorbar([0, 1], [0, 1], [0.1, 0.1], **style.look("mini-gpt2"))
-    ax.legend()
-    return figure
-
-
-def test_a_figure_is_byte_identical_when_drawn_again():
-    once = {path.suffix: path.read_bytes() for path in _saved()}
-    again = {path.suffix: path.read_bytes() for path in _saved()}
-    assert once == again
-    assert once.keys() == {".svg", ".png"}
-
-
-def _saved():
-    path = figures.save(drawn(), paths.figures("smoke"), "02_ceilings_profile")
-    assert path == paths.figures("smoke") / "02_ceilings_profile.svg"
-    return path, path.with_suffix(".png")
+    assert drawn[0] == drawn[1]
+    assert drawn[0].keys() == {"02_ceilings_profile.svg", "02_ceilings_profile.png"}

@@ -93,7 +93,8 @@ def test_a_profile_that_lacks_a_key_is_refused(tmp_path, monkeypatch):
         notebooks.start("x", "odd")
 
 
-def test_the_paper_profile_names_the_papers_models_and_rehearsal_only_their_stand_ins():
+def test_the_paper_profile_states_the_papers_settings_and_ours_and_rehearsal_has_only_stand_ins():
+    """The paper's rows to fit on are 15.6 for each input of a block, ours 100; both on its three texts."""
     paper, rehearsal = (notebooks.start("02_ceilings", profile) for profile in ("paper", "rehearsal"))
     named, commits = zip(*(source.split("@") for source in paper.models.values()), strict=True)
     assert named == ("openai-community/gpt2", "EleutherAI/pythia-160m", "JackFram/llama-160m")
@@ -101,11 +102,6 @@ def test_the_paper_profile_names_the_papers_models_and_rehearsal_only_their_stan
     assert list(paper.models) == list(rehearsal.models) == ["gpt2", "pythia-160m", "llama-160m"]
     assert all(source.startswith(str(paths.ROOT)) for source in rehearsal.models.values())
     assert paper.seq_len == rehearsal.seq_len == 128
-
-
-def test_the_paper_profile_states_the_papers_settings_and_ours():
-    """Its rows to fit on are 15.6 for each input of a block, ours 100; both on its three texts."""
-    paper = notebooks.start("02_ceilings", "paper")
     assert paper.corpora == ["wikitext", "moby_dick", "puzzles"]
     assert SURVEY * (1 - HELD_OUT) / 768 == ROWS_PER_INPUT == 15.625
     assert TRAIN_SHARE * paper.rows / 768 == 100
@@ -371,30 +367,23 @@ def found(run, blocks):
     run.save()
 
 
-def test_the_answer_is_that_of_the_recorded_results(shown):
-    run, outputs = shown
-    found(run, ONE)
-    run.answer()
-    assert outputs == [
-        ("- The answer is 1.0 [0.5, 1.5].\n\nSquare brackets hold 95 % intervals.", "01_capture-answer", False)
-    ]
-
-
 @pytest.mark.parametrize(
     ("blocks", "said"),
     [
+        (ONE, "- The answer is 1.0 [0.5, 1.5].\n\nSquare brackets hold 95 % intervals."),
         (None, "Of run profile `smoke` nothing is recorded yet."),
         (ONE.drop(columns="r2"), "cannot be read (SourceError: results of 01_capture do not hold"),
     ],
-    ids=["none", "of an earlier form"],
+    ids=["recorded", "none", "of an earlier form"],
 )
-def test_results_that_cannot_be_told_do_not_stop_a_notebook(shown, blocks, said):
+def test_the_answer_is_that_of_the_recorded_results_and_none_stops_no_notebook(shown, blocks, said):
     run, outputs = shown
     if blocks is not None:
         found(run, blocks)
     run.answer()
-    ((text, _, _),) = outputs
+    ((text, identity, replaces),) = outputs
     assert said in text
+    assert (identity, replaces) == ("01_capture-answer", False)
 
 
 def test_the_conclusion_stands_at_both_ends(shown):

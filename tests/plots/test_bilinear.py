@@ -84,13 +84,6 @@ def test_the_papers_gains_are_drawn_too():
     assert cloud.get_xlim()[1] > 0.8  # its points are in sight
 
 
-def test_one_model_of_two_blocks_is_drawn_too():
-    table = gains(blocks=2)
-    figure = bilinear.gain(table[table.model == "a-gpt2"])
-    assert len(legend(figure)) == 2
-    np.testing.assert_allclose(xy(figure.axes[1].containers[0])[:, 0], [0, 1])  # not shifted
-
-
 def sweep():
     table = every(model=LOOKS, block=(0, 4, 9), rank=(1, 8))
     return table.assign(recovered=np.linspace(0.1, 0.9, len(table)) ** 2)

@@ -112,14 +112,3 @@ def test_of_a_single_text_it_is_said_that_nothing_can_be_carried():
     figure = corpora.transfer(curves(texts=("docs",)), drops(texts=("docs",)))
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), [[0.9]])
     assert texts(figure.axes[2].texts) == ["a single text: no other to score on"]
-
-
-@pytest.mark.parametrize(("models", "texts", "count"), [(("one",), ("a", "b"), 1), (("a", "b"), "vwxyz", 40)])
-def test_figures_take_any_number_of_models_corpora_and_blocks(models, texts, count):
-    made = models, tuple(texts), count
-    for figure in (corpora.profiles(curves(*made)), corpora.transfer(curves(*made), drops(*made))):
-        figure.canvas.draw()
-        assert len(figure.axes) >= len(models)
-        ticks = figure.axes[len(models) - 1 if len(figure.axes) == len(models) else -2].get_xticks()
-        assert len(ticks) <= 10
-        assert all(float(tick).is_integer() for tick in ticks)

@@ -165,16 +165,6 @@ def test_reduced_draws_both_ranks_of_every_block_that_has_them():
     assert legend(figure) == ["mini-gpt2", "mini-pythia", "for 90 %", "for 95 %"]
 
 
-@pytest.mark.parametrize("count", [1, 48])
-def test_figures_take_any_number_of_blocks(count):
-    figure = carried("mini-gpt2", count=count)
-    figure.canvas.draw()
-    ticks = figure.axes[3].get_xticks()
-    assert len(ticks) <= 10
-    assert all(float(tick).is_integer() for tick in ticks)
-    rank.median(blocks("mini-gpt2", count=count)).canvas.draw()
-
-
 def test_axes_draws_every_output_with_the_pooled_line_and_the_median():
     outputs = pd.DataFrame(
         {

@@ -106,5 +106,17 @@ def test_of_more_blocks_fewer_are_marked(blocks, few, ticks):
     assert axis.get_xticks().tolist() == ticks
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 48])
+def test_blocks_have_a_few_whole_numbers(blocks):
+    figure, axis = plt.subplots()
+    axis.plot(range(blocks), range(blocks))
+    style.number_blocks(axis)
+    figure.canvas.draw()
+    ticks = axis.get_xticks()
+    assert 1 <= len(ticks) <= 10
+    assert all(float(tick).is_integer() for tick in ticks)
+
+
 def test_models_stand_side_by_side_about_their_place():
     assert style.side_by_side(["a", "b", "a", "c"], 0.5) == {"a": -0.5, "b": 0.0, "c": 0.5}
+    assert style.side_by_side(["a"], 0.5) == {"a": 0.0}

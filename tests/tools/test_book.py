@@ -10,12 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup, SoupStrainer
 from filelock import FileLock
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
@@ -192,27 +192,20 @@ def test_the_book_says_whether_it_was_printed(monkeypatch, tmp_path):
     assert not (tmp_path / "book.pdf").exists()
 
 
-LOADING = ("script", "link", "img", "iframe", "source", "video", "audio", "embed")
+LOADING = ["script", "link", "img", "iframe", "source", "video", "audio", "embed"]
+BESIDE = {"search", "index", "next", "prev", "author"}  # links between pages, which load nothing
 NETWORKS = r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s+url\(.?http"
 
 
-class Asked(HTMLParser):
+class Asked:
     """Everything a page loads by itself, what it links to, and pictures without a text."""
 
     def __init__(self, page):
-        super().__init__()
-        self.loads, self.links, self.mute = [], [], []
-        self.feed(page.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        where = found.get("src") or found.get("href") or ""
-        if tag == "a":
-            self.links.append(where)
-        elif tag in LOADING and where and found.get("rel") not in ("search", "index", "next", "prev", "author"):
-            self.loads.append(where)
-        if tag == "img" and not found.get("alt"):
-            self.mute.append(where)
+        read = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser", parse_only=SoupStrainer(["a", *LOADING]))
+        asks = [tag for tag in read.find_all(LOADING) if not set(tag.get("rel", [])) & BESIDE]
+        self.loads = [where for tag in asks if (where := tag.get("src") or tag.get("href"))]
+        self.links = [link.get("href", "") for link in read.find_all("a")]
+        self.mute = [image["src"] for image in read.find_all("img") if not image.get("alt")]
 
 
 def pages(html):

@@ -1,7 +1,6 @@
 """The pages' tables are what the results imply, and writing them touches nothing else."""
 
 import re
-import shutil
 
 import pandas as pd
 import pytest
@@ -10,7 +9,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
 from howlinear.notebook import execute
-from tools import pages, teaching
+from tools import pages
 from tools.pages import CLAIMS, END, FINDINGS, FINDINGS_PAGE, LEDGER_PAGE
 
 RECORDED = paths.ROOT / "results"
@@ -121,10 +120,3 @@ def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
 def test_a_text_that_is_not_there_is_named(project):
     with pytest.raises(SourceError, match=r"cannot read .*NONE\.md"):
         pages.write(project / "NONE.md", {})
-
-
-def test_without_results_of_public_models_those_of_the_embedded_ones_are_told(tmp_path):
-    shutil.copytree(RECORDED / "minis" / "01_capture", tmp_path / "minis" / "01_capture")
-    with_minis_alone = teaching.expected(pages.described("01_capture", tmp_path, "minis", "public"))
-    assert "Of the embedded models:" in with_minis_alone
-    assert "public" not in with_minis_alone
