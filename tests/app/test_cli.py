@@ -130,12 +130,9 @@ def test_measure_draws_the_profile(done, text, folder, tmp_path, kind, begins):
     ("option", "name", "message"),
     [
         ("--html", "report.pdf", "give a file that ends in .html"),
-        ("--html", "mistyped/report.html", "there is no folder"),
         ("--csv", "blocks.json", "give a file that ends in .csv"),
-        ("--csv", "mistyped/blocks.csv", "there is no folder"),
         ("--plot", "profile.jpeg", "give a file that ends in .svg, .png, .pdf"),
         ("--plot", "profile", "give a file that ends in .svg, .png, .pdf"),
-        ("--plot", "mistyped/profile.svg", "there is no folder"),
         ("--json", "mistyped/out.json", "mistyped; make it first, or name another"),
     ],
 )

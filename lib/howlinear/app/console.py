@@ -141,13 +141,8 @@ def _interval_cell(block: Ceiling) -> str:
 
 def _untrained_cells(untrained: Baseline) -> list[str]:
     """R²_lin before training: one number where held-out and in-sample R² have met, else both."""
-    cells = []
-    for held_out, in_sample in zip(untrained.held_out, untrained.in_sample, strict=True):
-        if in_sample - held_out <= APART:
-            cells.append(f"{(held_out + in_sample) / 2:.3f}")
-        else:
-            cells.append(f"{held_out:.2f} – {in_sample:.2f}")
-    return cells
+    ends = zip(untrained.held_out, untrained.in_sample, strict=True)
+    return [f"{(low + high) / 2:.3f}" if high - low <= APART else f"{low:.2f} – {high:.2f}" for low, high in ends]
 
 
 def _condition(number: float) -> str:
@@ -170,10 +165,9 @@ def profile_notes(measurement: Measurement) -> list[str]:
         sentences.append(f"{measurement.model}: {PACKAGED[measurement.model].about}")
     if measurement.untrained is not None:
         sentences += _untrained_notes(profile, measurement.untrained)
-    if measurement.swap and measurement.profile.costs is None:
-        sentences.append(
-            "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
-        )
+    if measurement.swap and profile.costs is None:
+        no_costs = "this model predicts no next token, so a swap has no cost in perplexity"
+        sentences.append(f"--swap does not apply: {no_costs}")
     return sentences
 
 

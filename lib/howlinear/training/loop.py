@@ -80,9 +80,7 @@ def train(
             raise InputError(f"{checkpoint} was made with another recipe: remove it to start anew, or use that recipe")
         model.load_state_dict(saved["model"])
         optimiser.load_state_dict(saved["optimiser"])
-        start = saved["step"]
-        trajectory = saved["trajectory"]
-        smooth_loss = saved["loss"]
+        start, trajectory, smooth_loss = saved["step"], saved["trajectory"], saved["loss"]
 
     step_loss = loss_of(model, recipe, compiled)
     measured_steps = set(log_spaced(recipe.steps))
@@ -183,22 +181,15 @@ def rate_at(step: int, recipe: Recipe) -> float:
 
 def log_spaced(steps: int) -> list[int]:
     """List the steps 0, 1, 2, 3, 4, 6, 8, 11, …, `steps`: two per doubling."""
-    spaced = {0, steps}
-    for half_doubling in range(2 * max(1, steps).bit_length()):
-        step = round(2 ** (half_doubling / 2))
-        if step < steps:
-            spaced.add(step)
-    return sorted(spaced)
+    spaced = {round(2 ** (half_doubling / 2)) for half_doubling in range(2 * max(1, steps).bit_length())}
+    return sorted({0, steps} | {step for step in spaced if step < steps})
 
 
 def adamw(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
     """Build an AdamW with weight decay on matrices, but not on biases and the weights of norms."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": recipe.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
+    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=recipe.peak, betas=(0.9, 0.95), fused=True)
 
 

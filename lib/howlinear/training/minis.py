@@ -75,17 +75,9 @@ def new_model(
 
 
 def _gpt2(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedModel:
-    config = GPT2Config(
-        n_layer=blocks,
-        n_embd=width,
-        n_head=_heads(width),
-        n_positions=context,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        **tokens,
-    )
-    return GPT2LMHeadModel(config)
+    sizes = {"n_layer": blocks, "n_embd": width, "n_head": _heads(width), "n_positions": context}
+    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2LMHeadModel(GPT2Config(**sizes, **no_dropout, **tokens))
 
 
 def _pythia(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedModel:
@@ -214,12 +206,11 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
 
 def _card(name: str, recipe: Recipe, shipped: PreTrainedModel, last_loss: float) -> str:
     """Write the model card, with perplexities of the model as read back from its folder."""
-    held_out = pd.DataFrame(
-        {
-            "corpus": [f"`{corpus}`" for corpus in OFFLINE],
-            "perplexity": [perplexity(shipped, load_corpus(corpus, shipped).rows()) for corpus in OFFLINE],
-        }
-    )
+    perplexities = {corpus: perplexity(shipped, load_corpus(corpus, shipped).rows()) for corpus in OFFLINE}
+    held_out = pd.DataFrame({"corpus": [f"`{corpus}`" for corpus in OFFLINE], "perplexity": perplexities.values()})
+    command = "make wide" if name in WIDE else "make minis"
+    if name in GROWN:
+        command = f"howlinear minis {name} --device cuda"
     card = ModelCard.from_template(
         ModelCardData(library_name="transformers", license="mit"),
         template_str=_CARD,
@@ -235,15 +226,9 @@ def _card(name: str, recipe: Recipe, shipped: PreTrainedModel, last_loss: float)
         precision="bfloat16 autocast" if recipe.bfloat16 else recipe.dtype,
         last_loss=f"{last_loss:.3f}",
         held_out=held_out.to_markdown(index=False, floatfmt=".1f"),
-        command=_command(name),
+        command=command,
     )
     return str(card) + "\n"
-
-
-def _command(name: str) -> str:
-    if name in GROWN:
-        return f"howlinear minis {name} --device cuda"
-    return "make wide" if name in WIDE else "make minis"
 
 
 _CARD = """---
