@@ -19,18 +19,7 @@ import torch
 from matplotlib import pyplot as plt
 from methods import HELD_OUT, METHODS
 from threadpoolctl import threadpool_limits
-from workload import (
-    SHAPES,
-    TIDY,
-    forget_peak,
-    forward,
-    interleaved,
-    machine,
-    new_model,
-    new_rows,
-    peak_memory,
-    ratio,
-)
+from workload import SHAPES, TIDY, forget_peak, forward, interleaved, machine, new_model, new_rows, peak_memory, ratio
 
 from howlinear.core.ceilings import ceiling, fit, r2
 from howlinear.core.moments import Moments

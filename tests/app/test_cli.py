@@ -21,14 +21,7 @@ import pytest
 import torch
 import typer
 from rich.console import Console
-from transformers import (
-    BertConfig,
-    BertModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    XLMConfig,
-    XLMWithLMHeadModel,
-)
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, XLMConfig, XLMWithLMHeadModel
 
 from conftest import byte_tokenizer
 from helpers.made_up import ceiling_of, made_up_profile

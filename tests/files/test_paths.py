@@ -49,32 +49,24 @@ def test_the_file_has_the_usual_permissions(tmp_path):
     assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == 0o644
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "stop", "message"),
+    [
+        ("file/under.txt", None, r"cannot write .*choose a folder you may write to"),
+        ("folder.txt", None, r"cannot write .*folder\.txt: it is a folder"),
+        ("new.txt", OSError(28, "No space left on device"), r"cannot write .*No space left .*; is the disk full\?"),
+        ("new.txt", SourceError("no model there"), r"^no model there$"),  # reading while writing is no full disk
+    ],
+)
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, name, stop, message):
     (tmp_path / "file").write_text("no folder")
-    with (
-        pytest.raises(SourceError, match=r"cannot write .*choose a folder you may write to"),
-        atomic.written_aside(tmp_path / "file" / "under.txt"),
-    ):
-        pass
+    (tmp_path / "folder.txt").mkdir()
 
+    def write():
+        with atomic.written_aside(tmp_path / name):
+            if stop is not None:
+                raise stop
 
-def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path):
-    with (
-        pytest.raises(SourceError, match=r"cannot write .*No space left on device; is the disk full\?"),
-        atomic.written_aside(tmp_path / "file.txt"),
-    ):
-        raise OSError(28, "No space left on device")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_in_the_way_is_reported(tmp_path):
-    (tmp_path / "taken.txt").mkdir()
-    with pytest.raises(SourceError, match=r"cannot write .*taken\.txt"), atomic.written_aside(tmp_path / "taken.txt"):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["taken.txt"]
-
-
-def test_what_went_wrong_inside_keeps_its_own_words(tmp_path):
-    """Reading a missing source while writing is no full disk."""
-    with pytest.raises(SourceError, match=r"^no model there$"), atomic.written_aside(tmp_path / "file.txt"):
-        raise SourceError("no model there")
+    with pytest.raises(SourceError, match=message):
+        write()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.txt"]

@@ -5,18 +5,8 @@ import pytest
 from helpers.drawn import legend, texts
 from howlinear.plots.claims import COLOURS, board
 
-COLUMNS = [
-    "claim",
-    "section",
-    "asked",
-    "model",
-    "verdict",
-    "margin",
-    "margin_low",
-    "margin_high",
-    "hangs_on_ends",
-    "hangs_on_massive_rows",
-]
+COLUMNS = ["claim", "section", "asked", "model", "verdict", "margin", "margin_low", "margin_high"]
+COLUMNS += ["hangs_on_ends", "hangs_on_massive_rows"]
 VERDICTS = pd.DataFrame(
     [
         ("wide", "§5.1", "above 0.25", "a", "holds here", 0.1, 0.05, 0.2, True, False),
