@@ -206,7 +206,9 @@ def layers(
     # models first, then what filled and open points are
     handles, labels = cost.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
-    order = [*map(style.as_label, shifts), "line", "line and products", *["the paper"] * has_papers]
+    order = [*map(style.as_label, shifts), "line", "line and products"]
+    if has_papers:
+        order.append("the paper")
     ordered = [by_label[label] for label in order]
     figure.legend(ordered, order, loc="outside upper center", ncols=len(order), columnspacing=1.2)
     return figure

@@ -45,8 +45,11 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
         own = controls[controls["control"] == "own"]
         pairs = own[["block", "r2"]].assign(inputs=own["model"], weights=own["model"])
     models = list(pairs.weights.unique())
-    titles = [f"weights of {model}" for model in models] + ["sources"] * bool(len(effects))
-    rows, columns, height = (2, len(models) // 2 + 1, 4.4) if len(effects) else (1, len(models), 2.7)
+    titles = [f"weights of {model}" for model in models]
+    rows, columns, height = 1, len(models), 2.7
+    if len(effects):
+        titles.append("sources")
+        rows, columns, height = 2, len(models) // 2 + 1, 4.4
     figure, axes = plt.subplots(rows, columns, figsize=(style.PAGE, height), squeeze=False)
     panels = axes.ravel()
     style.panels(panels[: len(titles)], titles)
