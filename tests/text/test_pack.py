@@ -14,7 +14,6 @@ from howlinear.models.load import load_model
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.documents import Document
 from howlinear.text.pack import pack
-from howlinear.text.rows import Reading
 
 
 def test_packing_by_hand(tokenizer):
@@ -103,7 +102,7 @@ def test_a_text_that_is_too_short_for_what_is_asked_gives_what_it_has_and_says_s
     assert [int((rows.test == side).sum()) for side in (False, True)] == [48, 16]
     assert sorted(piece for _, _, piece in every_piece(rows, tokenizer)) == documents
     assert "512 rows of the 100,000 asked for" in rows.note
-    of_all, shorter = rows.reading.left_out
+    of_all, shorter = rows.left_out
     assert of_all.startswith("32 documents of toy")
     assert shorter.startswith("512 rows of the 100,000 asked for")
     assert "asked for" not in pack(iter(given), tokenizer, "toy", 512, 8, 2).note
@@ -120,8 +119,7 @@ def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
     rows = corpus_of(long_texts(40, 1_000), tokenizer).rows(1_024, 16, folds=2)
     used = len(every_piece(rows, tokenizer))
     assert rows.note == f"{used} documents of toy, at most 64 tokens of each"
-    assert rows.reading == Reading(used, (rows.note,))
-    assert rows.documents == used
+    assert (rows.documents, rows.left_out) == (used, (rows.note,))
     held_out = sum(len(pieces(rows, tokenizer, True, fold)) for fold in range(2))
     assert rows.held_out.documents == held_out
     # each sequence's documents, read off its own text

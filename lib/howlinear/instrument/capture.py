@@ -30,7 +30,7 @@ from howlinear.models.checks import check_count, check_flags, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import check_passed_once, logits, running, trunk
 from howlinear.models.load import model_of
-from howlinear.text.rows import Rows, batch_of, batches, check, draw, flat, fold_indices, fold_of, tokens_of
+from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
 
@@ -325,7 +325,6 @@ def read_tokens(
     batch = torch.empty(0, dtype=torch.long, device="cpu")
 
     def keep_tokens(site: Site, x: Tensor, y: Tensor) -> None:
-        x, y = (flat(rows, batch, site.name, each) for each in (x, y.to(x.device)))
         x, y, places = tokens_of(rows, batch, site.name, x, y)
         keep(site, x, y, batch, places)
 
@@ -337,14 +336,14 @@ def read_tokens(
 class _Block:
     """What a collector keeps of one block while batches run."""
 
-    def __init__(self, folds: list[tuple[bool, int]], x: Tensor, y: Tensor):
+    def __init__(self, x: Tensor, y: Tensor, sampled: int):
         d_in, d_out = x.shape[1], y.shape[1]
-        self.moments = {fold: Moments(d_in, d_out, x.device) for fold in folds}  # (held out?, fold) → moments
+        self.moments: dict[tuple[bool, int], Moments] = {}  # (held out?, fold) → moments
         self.files: dict[tuple[bool, int], Path] = {}  # (held out?, fold) → file, if written to one
         self.outputs = Moments(d_out, 0, y.device)
         self.dtype = x.dtype
         self.finite: list[Bool[Tensor, ""]] = []  # batch by batch
-        self.sampled: tuple[Tensor, Tensor] | None = None  # x and y
+        self.sampled = [torch.empty(sampled, width, dtype=torch.float32, device="cpu") for width in (d_in, d_out)]
         self.heavy = HeavyRowsKeeper()
 
 
@@ -372,32 +371,33 @@ class Collector:
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         """Add what a site has read and written to the moments of the batch's fold, and to the sample."""
-        x, y = (flat(self.rows, self.indices[self.number], site.name, each) for each in (x, y.to(x.device)))
-        # The sample finds its rows by their place in the batch, so it needs padding too; moments do not. Places are
-        # counted through the batch, padding included.
-        tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
+        sequences = self.indices[self.number]
+        per_sequence = x.shape[:-1].numel() // len(sequences)
+        x, y, places = tokens_of(self.rows, sequences, site.name, x, y)
         if site.block not in self.blocks:
-            folds = sorted(set(self.folds)) if self.folder is None else []
-            self.blocks[site.block] = _Block(folds, x, y)
+            self.blocks[site.block] = _Block(x, y, len(self.drawn))
         block = self.blocks[site.block]
 
         held_out, fold = self.folds[self.number]
-        if (held_out, fold) not in block.moments:  # folds that go to files are begun one at a time
+        if (held_out, fold) not in block.moments:
             block.moments[held_out, fold] = Moments(x.shape[1], y.shape[1], x.device)
         moments = block.moments[held_out, fold]
         try:
-            moments.update(tokens_x, tokens_y)
+            moments.update(x, y)
             if held_out:
-                block.outputs.update(tokens_y)
+                block.outputs.update(y)
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
         block.finite.append(moments.finite)  # read by `finish`: here it would wait for a device
-        sequences = self.indices[self.number]
-        seq_len = len(x) // len(sequences)
-        sequence, position = sequences[places // seq_len], places % seq_len
-        block.heavy.update(tokens_x, tokens_y, sequence, position, held_out, fold)
+        sequence, position = sequences[places // per_sequence], places % per_sequence
+        block.heavy.update(x, y, sequence, position, held_out, fold)
         if len(self.drawn):
-            self._keep_sample(site, block, x, y)
+            if self.rows.read_by(site.name)[0] is None:
+                raise InputError(f"a sample is of tokens of the text, which {site.name} does not read: ask for none")
+            slot = self.slot[sequence, position]
+            drawn = slot >= 0
+            for sampled, seen in zip(block.sampled, (x, y), strict=True):
+                sampled[slot[drawn]] = seen[drawn.to(seen.device)].float().cpu()
 
     def finish(self, site: Site) -> BlockCapture:
         """Return what was kept of a site's block; its moments are on the device that summed them, or in files.
@@ -433,21 +433,6 @@ class Collector:
             if fold in block.moments:
                 block.files[fold] = self.folder / f"moments-{number}-{fold[0]:d}-{fold[1]}.safetensors"
                 save_file(block.moments.pop(fold).cpu().tensors(), block.files[fold])
-
-    def _keep_sample(self, site: Site, block: _Block, x: Tensor, y: Tensor) -> None:
-        """Put those rows of a batch that were drawn in their places in the sample."""
-        if block.sampled is None:
-            block.sampled = (
-                torch.empty(len(self.drawn), x.shape[1], dtype=torch.float32, device="cpu"),
-                torch.empty(len(self.drawn), y.shape[1], dtype=torch.float32, device="cpu"),
-            )
-        slot = self.slot[self.indices[self.number]].flatten()
-        if len(slot) != len(x) or self.rows.read_by(site.name)[0] is None:
-            raise InputError(f"a sample is of tokens of the text, which {site.name} does not read: ask for none")
-        drawn = (slot >= 0).nonzero()[:, 0]
-        sampled_x, sampled_y = block.sampled
-        sampled_x[slot[drawn]] = x[drawn.to(x.device)].float().cpu()
-        sampled_y[slot[drawn]] = y[drawn.to(y.device)].float().cpu()
 
     def _place(self, site: Site, number: int) -> str:
         """Say where a row was not finite, as the end of a sentence."""

@@ -86,19 +86,6 @@ class Rows(ABC):
         return self.subset(torch.cat(sequences).sort().values)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What rows were made from.
-
-    Attributes:
-        documents: number of documents that the rows hold parts of; None for ids without documents.
-        left_out: how the rows were made from the text and what is not in them, one clause each.
-    """
-
-    documents: int | None
-    left_out: tuple[str, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
@@ -134,11 +121,6 @@ class TokenRows(Rows):
     def note(self) -> str:
         """How the rows were made from a text, in a sentence; empty if there is nothing to say."""
         return "; ".join(self.left_out)
-
-    @property
-    def reading(self) -> Reading:
-        """What the rows were made from."""
-        return Reading(self.documents, self.left_out)
 
     @property
     def held_out(self) -> TokenRows:
@@ -471,20 +453,21 @@ def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, T
     return keywords
 
 
-def flat(rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d"]) -> Float[Tensor, "n d"]:
-    """Flatten what a site reads or writes for some sequences into rows, one sequence after another."""
-    ids, _ = rows.read_by(site)
-    n, seq_len = len(indices), None if ids is None else ids.shape[1]
-    if n != seq_len and x.shape[:-1] == (seq_len, n):
-        raise InputError(f"{site} reads positions of sequences, not sequences of positions: build it batch_first")
-    return x.flatten(0, -2)
-
-
 def tokens_of(
-    rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]
+    rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d_in"], y: Float[Tensor, "*places d_out"]
 ) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"], Int64[Tensor, " m"]]:
-    """Select the rows that a site saw of some sequences, without padding, and their indices among the n rows."""
+    """Select the rows that a site read and wrote for some sequences, without padding, one sequence after another.
+
+    Returns:
+        The rows of x and of y, both on the device of x, and in main memory their places, counted through the sequences
+        with padding.
+    """
     ids, mask = rows.read_by(site)
+    n, seq_len = len(indices), None if ids is None else ids.shape[1]
+    for each in (x, y):
+        if n != seq_len and each.shape[:-1] == (seq_len, n):
+            raise InputError(f"{site} reads positions of sequences, not sequences of positions: build it batch_first")
+    x, y = x.flatten(0, -2), y.to(x.device).flatten(0, -2)
     if ids is not None and len(x) != ids[indices].numel():
         in_batch = ids[indices].numel()
         raise InputError(
