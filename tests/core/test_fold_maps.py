@@ -6,7 +6,6 @@ from helpers.reference import held_out_r2, least_squares, normal
 from howlinear.core.ceilings import ceiling, r2
 from howlinear.core.fold_maps import Scores, fit_folds, fold_spread, score_folds
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 
 
 def folds(n=40):
@@ -31,12 +30,6 @@ def test_maps_equal_least_squares_on_the_rows_of_all_folds_and_without_each():
 def test_a_map_that_is_taken_as_given_has_no_refits():
     _, moments = folds()
     assert fit_folds(moments[:1], refit=False).refits == []
-
-
-def test_too_few_rows_without_a_fold_are_refused():
-    _, moments = folds(n=2)
-    with pytest.raises(InputError, match="4 train rows for 4 inputs"):
-        fit_folds(moments)
 
 
 def test_scores_are_those_of_the_ceiling_and_its_interval():

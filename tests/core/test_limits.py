@@ -104,13 +104,6 @@ def test_without_enough_rows_a_ceiling_has_no_limit():
     assert measured.interval is not None
 
 
-def test_without_folds_there_is_no_limit_but_the_other_side():
-    train, test = sides(torch.Generator().manual_seed(5), "independent", 50, 50, 1)
-    measured = ceiling(sum(train), sum(test))
-    assert measured.limit is None
-    assert measured.r2_train > measured.r2
-
-
 @pytest.mark.parametrize("confidence", [0.5, 0.99])
 def test_the_limits_interval_is_of_the_confidence_asked_for(confidence):
     train, test = sides(torch.Generator().manual_seed(6), "independent", 20, 20, 1)

@@ -112,7 +112,7 @@ def test_the_page_computes_what_the_library_does(blocks):
     scores = in_node(SCORES, in_browser.pack(blocks, dict.fromkeys(NAMES, 0)))
     for name, block in blocks.items():
         train, test = Moments.total(block.train), Moments.total(block.test)
-        line, rank = fit(train)
+        line, inputs = fit(train)
         widened = train.copy()
         widened.sxx.diagonal().mul_(1.3)
         some = Moments(2, train.d_out)
@@ -124,7 +124,7 @@ def test_the_page_computes_what_the_library_does(blocks):
         mean = AffineMap.constant(train)
         expected = {
             "n": train.n,
-            "rank": rank,
+            "rank": inputs.rank,
             "someRank": 2,
             "inSample": r2(line, train),
             "heldOut": r2(line, test),
@@ -135,7 +135,7 @@ def test_the_page_computes_what_the_library_does(blocks):
             "meanInSample": 0,
             "other": r2(line, Moments.total(blocks["mostLinear"].test)),
         }
-        assert rank == train.d_in - 1
+        assert inputs.rank == train.d_in - 1
         slopes = torch.tensor(scores[name].pop("weight")).double()
         torch.testing.assert_close(slopes, line.weight, rtol=1e-4, atol=1e-4)
         assert scores[name] == pytest.approx(expected, rel=1e-5, abs=1e-5)

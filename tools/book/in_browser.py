@@ -139,7 +139,7 @@ def numbers(blocks: Mapping[str, BlockCapture], recorded: Mapping[str, Mapping[s
         "folds": str(len(folds)),
         "d_in": str(held_out.d_in),
         "d_out": str(held_out.d_out),
-        "rank": str(lines["middle"][1]),
+        "rank": str(lines["middle"][1].rank),
         "rows_train": f"{train['middle'].n:,}",
         "rows_test": f"{held_out.n:,}",
         "fold_rows": f"{folds[0].n:,}",

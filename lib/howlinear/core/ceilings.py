@@ -179,9 +179,7 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
     train_rows = Moments.total(train_folds)
     test_rows = Moments.total(test_folds)
 
-    check_rows(train_rows)
-    inputs = decompose(train_rows)
-    affine = inputs.solution(train_rows)
+    affine, inputs = fit(train_rows)
     score = PooledR2(affine)
     r2_test = score(test_rows)
     r2_train = score(train_rows)
@@ -223,19 +221,19 @@ def ceiling_or_nan(train: Sequence[Moments], test: Sequence[Moments], confidence
     try:
         return ceiling(train, test, confidence=confidence)
     except ConstantError:
-        rows, held_out = Moments.total(train), Moments.total(test)
-        inputs = decompose(rows)
+        rows = Moments.total(train)
+        affine, inputs = fit(rows)
         return Ceiling(
             **dict.fromkeys(("r2", "r2_train", "r2_median"), float("nan")),
             interval=None,
             limit=None,
             r2_per_feature=torch.full_like(rows.mean_y, torch.nan),
-            map=inputs.solution(rows),
+            map=affine,
             inputs=rows.d_in,
             rank=inputs.rank,
             condition=inputs.condition,
             rows_train=rows.n,
-            rows_test=held_out.n,
+            rows_test=Moments.total(test).n,
         )
 
 
@@ -278,8 +276,8 @@ def _are_moments(side: Any) -> bool:
 # --- The map: (W, b) = argmin ‖Y − XW − 1b‖²_F
 
 
-def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
-    """Fit the least-squares affine map; return it and the rank of its inputs.
+def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, Spectrum]:
+    """Fit the least-squares affine map; return it and the decomposition of its inputs, with their rank.
 
     Columns are scaled to unit variance (Jacobi), and directions of the correlation matrix below `null` are left out;
     values other than `NULL` serve to show why the rule is needed.
@@ -289,7 +287,7 @@ def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
     """
     check_rows(moments)
     inputs = decompose(moments, null)
-    return inputs.solution(moments), inputs.rank
+    return inputs.solution(moments), inputs
 
 
 def check_rows(moments: Moments) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from howlinear.core.ceilings import AffineMap, check_rows, decompose, outputs_vary, r2, refits
+from howlinear.core.ceilings import AffineMap, fit, outputs_vary, r2, refits
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 
@@ -29,11 +29,9 @@ class FoldMaps:
 
 def fit_folds(train: Sequence[Moments], refit: bool = True) -> FoldMaps:
     """Fit the map of all train folds and, with `refit`, the maps without each fold; errors as in `ceilings.fit`."""
-    everything = sum(train)
-    check_rows(everything)
-    inputs = decompose(everything)
+    whole, inputs = fit(sum(train))
     without_each = refits(train, inputs) if refit else []
-    return FoldMaps(inputs.solution(everything), [affine for affine, _ in without_each])
+    return FoldMaps(whole, [affine for affine, _ in without_each])
 
 
 @dataclass(frozen=True)

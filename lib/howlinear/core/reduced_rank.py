@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from howlinear.core.ceilings import AffineMap, check_rows, decompose, refits
+from howlinear.core.ceilings import AffineMap, fit, refits
 from howlinear.core.ceilings import r2 as r2_of
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
@@ -125,9 +125,7 @@ def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Mo
     tests = [test] if isinstance(test, Moments) else list(test)
     train = Moments.total(trains)
     test = Moments.total(tests)
-    check_rows(train)
-    inputs = decompose(train)
-    affine = inputs.solution(train)
+    affine, inputs = fit(train)
     directions = _directions(affine, train)
     r2_of(affine, test)  # refuses outputs that are constant
     curve = _scores(affine, directions, train, test)

@@ -27,8 +27,8 @@ def null_rule(train: Moments, scored: Mapping[str, Moments], thresholds: Sequenc
     """Vary the threshold for null directions, and tabulate the fit and its R² on each of `scored`."""
     rows = []
     for threshold in thresholds:
-        affine, rank = fit(train, null=threshold)
-        row = {"threshold": threshold, "rank": rank, "largest weight": float(affine.weight.abs().max())}
+        affine, inputs = fit(train, null=threshold)
+        row = {"threshold": threshold, "rank": inputs.rank, "largest weight": float(affine.weight.abs().max())}
         for name, held_out in scored.items():
             row[name] = r2(affine, held_out)
         rows.append(row)

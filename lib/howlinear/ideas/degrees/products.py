@@ -22,7 +22,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from torch import Tensor
 
-from howlinear.core.ceilings import AffineMap, check_rows, decompose, whitening
+from howlinear.core.ceilings import AffineMap, fit, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -71,9 +71,7 @@ def learning_curve(
     sample = captured.rows_in_folds()
     validation, order = split_train(sample, rows)
     moments = sum(captured.train)
-    check_rows(moments)
-    inputs = decompose(moments)
-    line = inputs.solution(moments)
+    line, inputs = fit(moments)
     left = sample.y.double() - line(sample.x.double())
     # mean 0 and variance 1 / d; 0 for an input that is constant but for rounding
     centred = sample.x.double() - moments.mean_x
