@@ -28,10 +28,11 @@ def test_the_smallest_set_has_the_fewest_degrees_of_freedom():
     assert found.half_width == pytest.approx(student_t.ppf(0.975, 1) * (3 * 1.25) ** 0.5)
 
 
-def test_an_estimate_excludes_what_lies_outside():
+def test_an_estimate_excludes_what_lies_outside_and_is_printed_and_three_cells_of_a_table():
     found = Estimate(0.36, 0.32, 0.40)
     assert [found.excludes(number) for number in (0.31, 0.32, 0.36, 0.40, 0.41)] == [True, False, False, False, True]
     assert str(found) == "0.36 [0.32, 0.40]"
+    assert found.columns("r2") == {"r2": 0.36, "r2_low": 0.32, "r2_high": 0.40}
 
 
 def test_means_without_each_fold_by_hand():
@@ -46,10 +47,6 @@ def test_means_without_each_fold_by_hand():
 def test_fewer_than_two_folds_cannot_be_left_out(fold):
     with pytest.raises(InputError, match="at least two"):
         fold_means(np.arange(3.0), fold)
-
-
-def test_an_estimate_is_three_cells_of_a_table():
-    assert Estimate(0.36, 0.32, 0.40).columns("r2") == {"r2": 0.36, "r2_low": 0.32, "r2_high": 0.40}
 
 
 # --- shares

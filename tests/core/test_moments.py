@@ -127,14 +127,6 @@ def test_another_device_multiplies_to_the_same(monkeypatch):
     torch.testing.assert_close(here, there, rtol=1e-13, atol=1e-13)
 
 
-def test_rows_given_are_left_alone():
-    x, y = random_rows(20)
-    kept = x.clone(), y.clone()
-    moments_of(x, y)
-    assert torch.equal(x, kept[0])
-    assert torch.equal(y, kept[1])
-
-
 def test_tensors_are_the_way_to_a_file_and_back(tmp_path):
     from safetensors.torch import load_file, save_file
 

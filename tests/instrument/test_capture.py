@@ -157,14 +157,6 @@ def test_a_sample_of_one_fold_has_none_to_leave_out(gpt2, rows, test, side):
         replace(block, sample=None).rows_in_folds()
 
 
-def test_chosen_blocks_are_the_same_as_among_all(gpt2, rows):
-    everything, chosen = whole(gpt2, rows), whole(gpt2, rows, blocks=[2, 0])
-    assert list(chosen) == [0, 2]
-    for block, found in chosen.items():
-        assert torch.equal(found.sample.x, everything[block].sample.x)
-        torch.testing.assert_close(found.train[0].sxy, everything[block].train[0].sxy, rtol=1e-12, atol=1e-12)
-
-
 def test_layers_behind_the_last_chosen_block_do_not_run(model, rows):
     stack = model.get_submodule(stack_of(model))
     capture(model, rows, blocks=[1])  # a model's first pass is whole: it shows whether a layer runs again
@@ -388,16 +380,3 @@ def test_no_batch_is_waited_for_on_a_device(gpt2, rows, monkeypatch):
     with Waits() as waits, torch.no_grad():
         gpt2.base_model(input_ids=rows.ids[:2], use_cache=False)
     assert waits.count <= 1
-
-
-def test_on_a_cpu_a_batch_is_asked_for_once(gpt2, rows, monkeypatch):
-    update, inside = Moments.update, []
-
-    def watched(*args):
-        with Waits() as waits:
-            update(*args)
-        inside.append(waits.count)
-
-    monkeypatch.setattr(Moments, "update", watched)
-    capture(gpt2, rows, batch_size=2)
-    assert inside == [1] * (12 + 3) * BLOCKS  # the three held-out batches go into the moments of outputs, too

@@ -194,19 +194,6 @@ def test_a_tolerance_that_no_interval_can_have_is_refused_before_any_text_is_rea
         measure(gpt2, Corpus("unread", tokenizer, lambda _: pytest.fail("read")), tolerance=tolerance)
 
 
-# --- the text
-
-
-def toy(tokenizer, documents=4_000):
-    return Corpus("toy", tokenizer, lambda seed: [f"{seed} document {i} " * (1 + i % 5) for i in range(documents)])
-
-
-def test_a_corpus_is_looked_at_up_to_the_rows_and_with_the_seed_that_are_asked_for(gpt2, tokenizer):
-    gpt2.resize_token_embeddings(len(tokenizer))
-    found = measure(gpt2, toy(tokenizer), rows=2_048, seq_len=32, seed=1, tolerance=0.9)
-    assert found.rows.sha256 == toy(tokenizer).rows(2_048, 32, seed=1).sha256
-
-
 # --- the command
 
 

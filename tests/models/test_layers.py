@@ -59,11 +59,6 @@ def test_a_layer_without_both_sub_layers_leaves_the_stream_as_it_was(model, ids)
     assert len(sites(model)) == BLOCKS
 
 
-def test_the_sub_layers_are_all_of_a_layer(model):
-    sizes = [sub_layer_size(model, 0, kind) for kind in ("attention", "ffn")]
-    assert sum(sizes) == parameters(layers_of(model)[0])
-
-
 def test_a_model_keeps_a_layer(gpt2):
     with pytest.raises(InputError, match="leave at least one"):
         drop_layers(gpt2, range(BLOCKS))

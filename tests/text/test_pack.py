@@ -30,13 +30,6 @@ def test_packing_by_hand(tokenizer):
     assert rows.corpus == "toy"
 
 
-def test_no_document_is_in_two_sides_or_two_folds(tokenizer):
-    found = places(corpus_of(texts(), tokenizer).rows(4_000, 16, folds=4), tokenizer, len("document 0000"))
-    whole = {name: where for name, where in found.items() if len(name) == len("document 0000")}  # or cut in the name
-    assert len(whole) > 50
-    assert all(len(where) == 1 for where in whole.values())
-
-
 def test_the_same_seed_gives_the_same_rows_and_another_others(tokenizer):
     corpus = corpus_of(texts(), tokenizer)
     hashes = [corpus.rows(1_000, 16, seed=seed, folds=2).sha256 for seed in (0, 0, 1, 2)]

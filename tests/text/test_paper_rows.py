@@ -68,8 +68,7 @@ def test_documents_that_embedded_models_trained_on_are_left_out(tokenizer):
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in ("wikitext", "wikitext_test"):
-        (tmp_path / f"{name}.txt").write_text(WIKITEXT.replace("Text", name))
+    (tmp_path / "wikitext.txt").write_text(WIKITEXT)
     chapters = "CHAPTER 1. A\n\nText.\n\n\nCHAPTER 2. B\n\nMore.\n"
     (tmp_path / "moby_dick.txt").write_text(chapters)
     return tmp_path
@@ -77,19 +76,12 @@ def folder(tmp_path):
 
 def test_wikitext_is_its_rows_with_a_newline_between_by_hand(folder):
     """A row of the data set is a line with its own end; of a blank line it is empty."""
-    rows = ["", " = One = \n", "", " wikitext . \n", " More . \n"]
+    rows = ["", " = One = \n", "", " Text . \n", " More . \n"]
     assert read_as_the_paper("wikitext", folder) == "\n".join(rows)
-    assert read_whole("wikitext", folder) == WIKITEXT.replace("Text", "wikitext")
+    assert read_whole("wikitext", folder) == WIKITEXT
 
 
 def test_a_book_is_read_as_it_is_and_not_by_chapters(folder, tokenizer):
     book = (folder / "moby_dick.txt").read_text()
     rows = paper_rows(load_corpus("moby_dick", tokenizer, folder=folder), most=40, seq_len=4)
     assert tokenizer.decode(rows.ids.flatten()) == book[:40]
-
-
-def test_the_test_part_of_wikitext_is_a_text_by_its_name(folder, tokenizer):
-    corpus = load_corpus("wikitext_test", tokenizer, folder=folder)
-    assert corpus.name == "wikitext_test"
-    assert [document.text for document in corpus.in_order()] == ["= One = \n \n wikitext_test . \n More ."]
-    assert "wikitext_test ." in tokenizer.decode(paper_rows(corpus, most=32, seq_len=4).ids.flatten())

@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import BatchEncoding
 
 from helpers.families import PADDING, reads, small
@@ -226,16 +224,6 @@ def test_sequences_given_as_ids_are_dealt_by_hand():
     assert rows.test.tolist() == [False, False, False, True] * 2 + [False, False]
     assert rows.fold.tolist() == [0, 1, 0, 0, 1, 0, 1, 1, 0, 1]
     assert rows.corpus == "token ids"
-
-
-@given(n=st.integers(1, 200), folds=st.integers(2, 9))
-@settings(deadline=None, max_examples=30)
-def test_folds_of_ids_are_even(n, folds):
-    rows = TokenRows.from_ids(torch.arange(n)[:, None].repeat(1, 3), folds)
-    assert rows.test.sum() == n // 4
-    for side in (False, True):
-        counts = torch.bincount(rows.fold[rows.test == side], minlength=folds)
-        assert counts.max() - counts.min() <= 1
 
 
 def test_the_hash_of_rows_is_of_their_ids_sides_and_folds(rows):
