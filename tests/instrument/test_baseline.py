@@ -9,7 +9,6 @@ from howlinear.instrument.baseline import Baseline, baseline, brackets
 from howlinear.instrument.capture import capture
 from howlinear.instrument.distributed import capture_together
 from howlinear.instrument.measure import measure
-from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import load_on_disk, untrained
 from howlinear.text.rows import TokenRows
 
@@ -111,22 +110,3 @@ def test_drawn_weights_are_the_same_in_every_pass(tmp_path):
     for block, plain in expected.items():
         assert found[block].r2 == pytest.approx(plain.r2, abs=1e-9)
         assert found.costs[block].delta == pytest.approx(expected.costs[block].delta, rel=1e-5)
-
-
-def test_one_layer_is_drawn_at_a_time(tmp_path, monkeypatch):
-    small("llama").save_pretrained(tmp_path)
-    there = []
-    advance = Layerwise.advance
-
-    def noting(self, begin):
-        def at_batch(place):
-            there.append([path for path, parameter in self.model.named_parameters() if not parameter.is_meta])
-            begin(place)
-
-        advance(self, at_batch)
-
-    monkeypatch.setattr(Layerwise, "advance", noting)
-    baseline(load_on_disk(tmp_path), TokenRows.from_ids(reads("llama", n=32)["input_ids"], folds=2))
-    layers = [{path.split(".")[2] for path in paths} for paths in there]
-    assert layers
-    assert all(len(some) == 1 for some in layers)

@@ -198,16 +198,6 @@ def test_maps_lie_as_skip_connections_that_sparsify_loads(profile, tmp_path):
         assert config == {"d_in": 32, "num_latents": 1, "k": 1, "transcode": True, "skip_connection": True}
 
 
-def test_sparsify_itself_loads_them(profile, tmp_path):
-    sparsify = pytest.importorskip("sparsify")
-    profile.save_skips(tmp_path / "skips")
-    coders = sparsify.SparseCoder.load_many(str(tmp_path / "skips"), local=True)
-    x = torch.randn(5, 32)
-    for block, found in profile.items():
-        y = coders[f"layers.{block}.mlp"](x, y=x).sae_out
-        torch.testing.assert_close(y, (x.double() @ found.map.weight + found.map.bias).float(), rtol=1e-5, atol=1e-5)
-
-
 def test_what_is_no_transcoder_is_refused(profile, tmp_path):
     for name in ("h.mlp", "h.*.*", "../*", "*/mlp"):
         with pytest.raises(InputError, match="a star for the block's number"):

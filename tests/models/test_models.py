@@ -40,20 +40,14 @@ def folder(gpt2, tmp_path):
 # --- load_model
 
 
-def test_what_was_saved_in_half_precision_loads_as_float32(tmp_path, ids):
+def test_what_was_saved_in_half_precision_loads_as_float32(tmp_path):
     model = tiny("mini-llama").half()
     model.save_pretrained(tmp_path)
     loaded = load_model(tmp_path)
     assert type(loaded) is type(model)
     assert not loaded.training
-    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
-    before = {key: value.float() for key, value in model.state_dict().items()}
-    assert {key: torch.equal(value, before[key]) for key, value in loaded.state_dict().items()} == dict.fromkeys(
-        before, True
-    )
-    same = tiny("mini-llama", seed=1)
-    same.load_state_dict(before)
-    assert_same_outputs(logits(loaded, ids), logits(same, ids))
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[name], weight.float(), rtol=0, atol=0)
 
 
 def test_a_model_in_memory_is_taken_as_it_is(gpt2):
