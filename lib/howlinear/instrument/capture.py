@@ -318,15 +318,14 @@ def read_tokens(
     task: str = "tokens",
     progress: bool = False,
 ) -> None:
-    """Run batches of sequences, and call `keep(site, x, y, batch, places)` with the rows of each that a site sees.
+    """Run batches of sequences, and call `keep(site, x, y, sequence, position)` with the rows of each that a site sees.
 
-    `x` and `y`, shapes (n, d), are without padding, and `places` are theirs, counted through the batch with padding.
+    `x` and `y`, shapes (n, d), are without padding; `sequence` and `position`, shape (n,), say where each row is.
     """
     batch = torch.empty(0, dtype=torch.long, device="cpu")
 
     def keep_tokens(site: Site, x: Tensor, y: Tensor) -> None:
-        x, y, places = tokens_of(rows, batch, site.name, x, y)
-        keep(site, x, y, batch, places)
+        keep(site, *tokens_of(rows, batch, site.name, x, y))
 
     with running(model), evaluating(model), hooked(listened, keep_tokens):
         for batch in tqdm(batches, unit="batch", desc=task, disable=not progress):
@@ -371,9 +370,7 @@ class Collector:
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         """Add what a site has read and written to the moments of the batch's fold, and to the sample."""
-        sequences = self.indices[self.number]
-        per_sequence = x.shape[:-1].numel() // len(sequences)
-        x, y, places = tokens_of(self.rows, sequences, site.name, x, y)
+        x, y, sequence, position = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
         if site.block not in self.blocks:
             self.blocks[site.block] = _Block(x, y, len(self.drawn))
         block = self.blocks[site.block]
@@ -389,7 +386,6 @@ class Collector:
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
         block.finite.append(moments.finite)  # read by `finish`: here it would wait for a device
-        sequence, position = sequences[places // per_sequence], places % per_sequence
         block.heavy.update(x, y, sequence, position, held_out, fold)
         if len(self.drawn):
             if self.rows.read_by(site.name)[0] is None:

@@ -87,10 +87,10 @@ def paper_moments(
     """Compute block → moments of the rows before the cut, and of the rows from the cut on."""
     sides: dict[int, tuple[Moments, Moments]] = {}
 
-    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
+    def keep(site: Site, x: Tensor, y: Tensor, sequence: Tensor, _: Tensor) -> None:
         if site.block not in sides:
             sides[site.block] = (Moments(x.shape[1], y.shape[1]), Moments(x.shape[1], y.shape[1]))
-        start = int(batch[0]) * rows.ids.shape[1]
+        start = int(sequence[0]) * rows.ids.shape[1]
         before = max(0, rows.cut - start)  # train rows of this batch
         train, test = sides[site.block]
         train.update(x[:before], y[:before])

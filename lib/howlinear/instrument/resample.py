@@ -46,11 +46,11 @@ def rows_of_blocks(
     """Collect block → its inputs and outputs at all these rows, float32, in their order."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
+    def keep(site: Site, x: Tensor, y: Tensor, sequence: Tensor, _: Tensor) -> None:
         if site.block not in found:
             # allocated at once, since batches joined at the end would be in memory twice
             found[site.block] = (torch.empty(rows.count, x.shape[-1]), torch.empty(rows.count, y.shape[-1]))
-        start = int(batch[0]) * rows.seq_len
+        start = int(sequence[0]) * rows.seq_len
         for whole, part in zip(found[site.block], (x, y), strict=True):
             whole[start : start + len(part)] = part
 

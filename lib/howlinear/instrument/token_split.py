@@ -67,19 +67,18 @@ def token_sums(
     every_fold = rows.fold[:, None].expand_as(groupings[0].label)
     sums: dict[int, list[TokenSums]] = {}
 
-    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, places: Tensor) -> None:
+    def keep(site: Site, x: Tensor, y: Tensor, sequence: Tensor, position: Tensor) -> None:
         x, y = x.cpu(), y.cpu()
         if site.block not in sums:
             sums[site.block] = [
                 TokenSums.empty(each.label[each.included], every_fold[each.included], x.shape[1], y.shape[1])
                 for each in groupings
             ]
-        _, fold = fold_of(rows, batch)
+        _, fold = fold_of(rows, sequence)
         for grouping, of_grouping in zip(groupings, sums[site.block], strict=True):
-            inside = grouping.included[batch].flatten()[places]
+            inside = grouping.included[sequence, position]
             if inside.any():
-                label = grouping.label[batch].flatten()[places]
-                of_grouping.update(fold, label[inside], x[inside], y[inside])
+                of_grouping.update(fold, grouping.label[sequence, position][inside], x[inside], y[inside])
 
     needed = [some for some in batches(rows, batch_size) if any(each.included[some].any() for each in groupings)]
     read_tokens(model, rows, listened, needed, keep, progress=progress)

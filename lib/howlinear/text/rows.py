@@ -454,13 +454,13 @@ def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, T
 
 
 def tokens_of(
-    rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d_in"], y: Float[Tensor, "*places d_out"]
-) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"], Int64[Tensor, " m"]]:
+    rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "*places d_in"], y: Float[Tensor, "*others d_out"]
+) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"], Int64[Tensor, " m"], Int64[Tensor, " m"]]:
     """Select the rows that a site read and wrote for some sequences, without padding, one sequence after another.
 
     Returns:
-        The rows of x and of y, both on the device of x, and in main memory their places, counted through the sequences
-        with padding.
+        The rows of x and of y, both on the device of x; and in main memory, of each its sequence, as `indices` count
+        them, and its position in there.
     """
     ids, mask = rows.read_by(site)
     n, seq_len = len(indices), None if ids is None else ids.shape[1]
@@ -487,12 +487,14 @@ def tokens_of(
                 "padding cannot be told: give what has one length, without a mask"
             )
         mask = None  # there is no padding to leave out
-    if mask is None:
-        return x, y, torch.arange(len(x), device="cpu")
-    # by index and not by mask, whose number of rows would have to be waited for on a device
-    places = mask[indices].flatten().nonzero()[:, 0]
-    tokens = places.to(x.device, non_blocking=True)
-    return x[tokens], y[tokens], places
+    positions = len(x) // n
+    places = torch.arange(len(x), device="cpu")
+    if mask is not None:
+        # by index and not by mask, whose number of rows would have to be waited for on a device
+        places = mask[indices].flatten().nonzero()[:, 0]
+        tokens = places.to(x.device, non_blocking=True)
+        x, y = x[tokens], y[tokens]
+    return x, y, indices[places // positions], places % positions
 
 
 def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64[Tensor, "n s"]]:

@@ -233,8 +233,8 @@ def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) 
     """Block → the norm of its output at every place of the shared rows; NaN at places that a layout leaves out."""
     norms = {block: torch.full((layout.places,), torch.nan) for block in blocks}
 
-    def keep(site: Site, _: Tensor, y: Tensor, batch: Tensor, __: Tensor) -> None:
-        place = layout.place[batch].flatten()
+    def keep(site: Site, _: Tensor, y: Tensor, sequence: Tensor, position: Tensor) -> None:
+        place = layout.place[sequence, position]
         shared = place >= 0
         norm = torch.linalg.vector_norm(y.float(), dim=1).cpu()
         norms[site.block][place[shared]] = norm[shared]
@@ -282,10 +282,10 @@ def observe(
     """Measure R²_lin of some blocks in a pass over all rows, given the places that are `ordinary`."""
     kept = {block: _Block() for block in blocks}
 
-    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, _: Tensor) -> None:
-        place = layout.place[batch].flatten()
+    def keep(site: Site, x: Tensor, y: Tensor, sequence: Tensor, position: Tensor) -> None:
+        place = layout.place[sequence, position]
         chosen = (ordinary[place] & (place >= 0)).to(x.device)
-        kept[site.block].update(fold_of(layout.rows, batch), x, y, chosen)
+        kept[site.block].update(fold_of(layout.rows, sequence), x, y, chosen)
 
     read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep)
     return {block: kept.pop(block).finish() for block in blocks}
