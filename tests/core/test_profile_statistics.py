@@ -4,47 +4,29 @@ import pytest
 from howlinear.core import profile_statistics as statistics
 from howlinear.core.intervals import Estimate
 
-PROFILE = np.array([0.9, 0.5, 0.6, 0.8, 0.7])
+TURNING = [0.9, 0.5, 0.6, 0.8, 0.7]
+DIFFERENCES = (statistics.spread, statistics.largest_step, statistics.smaller_turn, statistics.later_less_earlier)
 
 
 @pytest.mark.parametrize(
-    ("statistic", "expected"),
+    ("statistic", "profile", "expected"),
     [
-        (statistics.spread, 0.4),  # 0.9 − 0.5
-        (statistics.largest_step, 0.4),  # down from 0.9 to 0.5
-        (statistics.smaller_turn, 0.3),  # falls by 0.4, rises from 0.5 to 0.8
-        (statistics.later_less_earlier, 0.7 - 0.7),  # (0.6 + 0.8 + 0.7) / 3 − (0.9 + 0.5) / 2
-        (statistics.lowest, 0.5),
+        (statistics.spread, TURNING, 0.4),  # 0.9 − 0.5
+        (statistics.largest_step, TURNING, 0.4),  # down from 0.9 to 0.5
+        (statistics.largest_step, [0.3, 0.8, 0.7], 0.5),  # up
+        (statistics.smaller_turn, TURNING, 0.3),  # falls by 0.4, rises from 0.5 to 0.8
+        (statistics.smaller_turn, [0.1, 0.2, 0.4], -0.1),  # its least rise, with the sign turned, is its largest fall
+        (statistics.smaller_turn, [0.4, 0.2, 0.1], -0.1),
+        (statistics.smaller_turn, [0.5, 0.5], 0),
+        (statistics.later_less_earlier, TURNING, 0.7 - 0.7),  # (0.6 + 0.8 + 0.7) / 3 − (0.9 + 0.5) / 2
+        (statistics.later_less_earlier, [0.1, 0.2, 0.6, 0.9], 0.75 - 0.15),
+        (statistics.lowest, TURNING, 0.5),
+        (statistics.lowest, [0.5], 0.5),
+        *((statistic, [0.5], np.nan) for statistic in DIFFERENCES),  # a single block has none
     ],
 )
-def test_statistics_by_hand(statistic, expected):
-    assert statistic(PROFILE) == pytest.approx(expected)
-
-
-def test_the_largest_step_may_be_upwards():
-    assert statistics.largest_step(np.array([0.3, 0.8, 0.7])) == pytest.approx(0.5)
-
-
-def test_halves_of_an_even_number_of_blocks():
-    assert statistics.later_less_earlier(np.array([0.1, 0.2, 0.6, 0.9])) == pytest.approx(0.75 - 0.15)
-
-
-@pytest.mark.parametrize(("profile", "turn"), [([0.1, 0.2, 0.4], -0.1), ([0.4, 0.2, 0.1], -0.1), ([0.5, 0.5], 0)])
-def test_a_monotone_profile_has_no_turn(profile, turn):
-    """The least rise of one that falls only is its smallest fall, with the sign turned."""
-    assert statistics.smaller_turn(np.array(profile)) == pytest.approx(turn)
-
-
-def test_a_single_block_has_no_differences():
-    alone = np.array([0.5])
-    for statistic in (
-        statistics.spread,
-        statistics.largest_step,
-        statistics.smaller_turn,
-        statistics.later_less_earlier,
-    ):
-        assert np.isnan(statistic(alone))
-    assert statistics.lowest(alone) == 0.5
+def test_statistics_by_hand(statistic, profile, expected):
+    assert statistic(np.array(profile)) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize(

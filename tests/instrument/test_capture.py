@@ -20,7 +20,7 @@ from howlinear.instrument.profile import solve
 from howlinear.instrument.store import block_tensors
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import stack_of
-from howlinear.text.rows import TokenRows, batches
+from howlinear.text.rows import TokenRows, batches, draw
 
 
 def whole(model, rows, **options):
@@ -111,25 +111,18 @@ def test_moments_are_those_of_each_folds_rows_and_of_the_held_out_outputs(model,
 
 
 def test_the_sample_is_bounded_seeded_and_the_right_rows(gpt2, rows):
-    everything = whole(gpt2, rows)
-    few = capture(gpt2, rows, sample=50, seed=3)
-    again = capture(gpt2, rows, sample=50, seed=3)
-    other = capture(gpt2, rows, sample=50, seed=4)
-    places = (few[0].sample.position, few[0].sample.token, few[0].sample.test)
-    for block, found in few.items():
-        assert found.sample.x.shape == found.sample.y.shape == (50, WIDTH)
-        assert torch.equal(found.sample.x, again[block].sample.x)
-        assert not torch.equal(found.sample.x, other[block].sample.x)
-        for one, two in zip(places, (found.sample.position, found.sample.token, found.sample.test), strict=True):
-            assert torch.equal(one, two)
-        full = everything[block].sample
-        found_at = (full.x[None] == found.sample.x[:, None]).all(2) & (full.y[None] == found.sample.y[:, None]).all(2)
-        at = found_at.long().argmax(1)
-        assert (found_at.sum(1) == 1).all()
-        assert len(at.unique()) == 50
-        assert torch.equal(found.sample.position, at % 32)
-        assert torch.equal(found.sample.token, rows.ids.flatten()[at])
-        assert torch.equal(found.sample.test, rows.test[at // 32])
+    few, again, other = (capture(gpt2, rows, sample=50, seed=seed) for seed in (3, 3, 4))
+    drawn, _ = draw(rows, 50, seed=3)
+    place = torch.arange(rows.count)
+    for block, found in whole(gpt2, rows).items():
+        assert torch.equal(found.sample.position, place % 32)
+        assert torch.equal(found.sample.token, rows.ids.flatten())
+        assert torch.equal(found.sample.test, rows.test[place // 32])
+        assert torch.equal(found.sample.fold, rows.fold[place // 32])
+        for name, values in vars(found.sample).items():
+            assert torch.equal(getattr(few[block].sample, name), values[drawn]), name
+        assert torch.equal(few[block].sample.x, again[block].sample.x)
+        assert not torch.equal(few[block].sample.x, other[block].sample.x)
 
 
 @pytest.mark.parametrize(("test", "side"), [(True, "held-out"), (False, "train")])

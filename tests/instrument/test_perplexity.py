@@ -4,13 +4,13 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import t as student_t
 from torch.nn.functional import cross_entropy
 
 import howlinear as hl
 from conftest import FAMILIES as OURS
 from conftest import VOCABULARY, WIDTH, tiny
 from helpers.families import FAMILIES, reads, small
+from helpers.reference import half_width
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
@@ -169,8 +169,7 @@ def test_change_equals_a_loop_that_leaves_out_folds(seed, folds, alone):
     for number in range(folds):
         keep = fold != number
         left.append((after[keep].mean().exp() - before[keep].mean().exp()).item())
-    variance = (folds - 1) / folds * np.square(np.subtract(left, np.mean(left))).sum()
-    half = student_t.ppf(0.975, folds - 1) * np.sqrt(variance)
+    half = half_width(left)
     assert found.delta == change(before, after).delta  # whatever the folds
     assert found.delta == pytest.approx((after.mean().exp() - before.mean().exp()).item(), abs=1e-12)
     assert (found.low, found.high) == pytest.approx((found.delta - half, found.delta + half), abs=1e-10)
