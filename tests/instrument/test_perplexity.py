@@ -17,7 +17,6 @@ from howlinear.errors import InputError
 from howlinear.instrument.perplexity import (
     HeldOutLosses,
     change,
-    held_out,
     losses,
     mean_losses,
     mean_perplexity,
@@ -203,15 +202,6 @@ def test_an_exponential_is_taken_in_float64_and_refused_where_even_that_overflow
     for some, predicted in ((high * 8, None), (high, torch.zeros(2, dtype=torch.long))):
         with pytest.raises(InputError, match="no finite perplexity"):
             mean_perplexity(some, predicted)
-
-
-def test_of_rows_the_held_out_sequences_are_scored_and_of_token_ids_each_as_a_document(rows, ids):
-    scored = held_out(rows)
-    assert torch.equal(scored.ids, rows.ids[rows.test])
-    assert torch.equal(scored.fold, rows.fold[rows.test])
-    scored = held_out(ids)
-    assert torch.equal(scored.ids, ids)
-    assert scored.fold.unique().numel() == len(ids)
 
 
 def test_a_sequence_of_one_token_is_left_out_and_padding_has_no_cost(gpt2, ids):

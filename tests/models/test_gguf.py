@@ -13,7 +13,6 @@ import torch
 from gguf import RopeScalingType
 from transformers import PreTrainedTokenizerFast
 
-from helpers import gguf_file
 from helpers.forked import exit_codes, start
 from helpers.gguf_file import HEADS, KV_HEADS, MERGES, TOKENS, model_of, tensors_of, write
 from helpers.nearly import assert_same_outputs
@@ -57,17 +56,6 @@ def test_the_model_computes_what_the_one_in_memory_does_with_these_weights(file)
         assert_same_outputs(loaded(ids).logits, rounded)
         assert not torch.allclose(exact, rounded, rtol=1e-3, atol=1e-3)  # four bits are not nothing
     assert [site.name for site in sites(loaded)] == ["model.layers.0.mlp", "model.layers.1.mlp"]
-
-
-@pytest.mark.usefixtures("cache")
-def test_rows_of_queries_and_keys_are_put_in_order(file, monkeypatch):
-    """The case by hand: of a head of 4, the file's rows are 0, 2, 1, 3; without that order nothing agrees."""
-    assert gguf_file.row_order(8, heads=2) == [0, 2, 1, 3, 4, 6, 5, 7]
-    state = load_model(file).state_dict()
-    monkeypatch.setattr(gguf_file, "row_order", lambda rows, heads: list(range(rows)))
-    as_they_lie = tensors_of(file, HEADS, KV_HEADS)
-    differ = [name for name, weights in as_they_lie.items() if not torch.equal(state[name], weights)]
-    assert sorted({name.split(".")[-2] for name in differ}) == ["k_proj", "q_proj"]
 
 
 @pytest.mark.usefixtures("cache")

@@ -9,14 +9,13 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from howlinear.errors import InputError, SourceError
 from howlinear.text.plain import (
     articles,
     column_of,
-    decoded,
     paragraphs,
     pieces,
     read_path,
@@ -75,14 +74,6 @@ def put(path, content):
 )
 def test_the_documents_of_a_file(tmp_path, content, documents):
     assert paragraphs(read_text(put(tmp_path / "f.txt", content))) == documents
-
-
-@given(st.lists(st.sampled_from(["word", "ümlaut", " ", "", "= x", "\u2028", "\x1c"]), max_size=20))
-@example(["= x", "", "word"])
-def test_the_way_lines_end_never_matters(lines):
-    unix = decoded("\n".join(lines).encode(), "f")
-    for end in ("\r\n", "\r"):
-        assert decoded(end.join(lines).encode(), "f") == unix
 
 
 LATIN = [b"one", "zw\u00f6lf".encode(), "caf\u00e9".encode("latin-1"), b"four"]
