@@ -218,7 +218,8 @@ def test_arrays_are_taken_as_well():
         effective_rank(rows)
     with pytest.raises(InputError, match="holds no numbers"):
         effective_rank("x")
-    for no_covariance in (rows[:3], -moments.sxx):
+    odd = [np.full((3, 3), value) for value in (0.0, np.nan, np.inf)]
+    for no_covariance in (rows[:3], -moments.sxx, np.zeros((0, 0)), *odd):
         with pytest.raises(InputError, match="symmetric"):
             effective_rank(no_covariance)
     assert participation_ratio(-1e-18 * torch.eye(3)) == pytest.approx(3)  # what rounding leaves of rows taken away

@@ -224,6 +224,7 @@ def test_wrong_arguments_are_one_line_each(gpt2, rows, tmp_path):
         "no block": lambda: token_errors(gpt2, {5: profile[0].map}, rows),
         "no map of block": lambda: token_errors(gpt2, maps, rows, blocks=[0, 1]),
         "give a text too": lambda: token_errors(gpt2, maps),
+        "say no tokens to look at": lambda: token_errors(gpt2, {np.int64(0): maps[0]}),
         "has no map": lambda: token_errors(gpt2, numbers, rows),
         "rows are of a profile that was read from a file": lambda: token_errors(gpt2, read),
         "no held-out rows": lambda: token_errors(gpt2, profile, all_to_fit_on),

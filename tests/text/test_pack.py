@@ -217,8 +217,16 @@ def test_a_contiguous_text_keeps_its_order_and_holds_out_its_tail(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("rows", "tail", "message"), [(10_000, 0.2, "too short"), (640, 0.1, "each side needs 8"), (64, 0.5, "each side")]
+    ("rows", "tail", "message"),
+    [
+        (10_000, 0.2, "too short"),
+        (640, 0.1, "each side needs 8"),
+        (64, 0.5, "each side"),
+        ("640", 0.2, "rows='640': give a whole number"),
+        (640, "0.2", "tail='0.2': give a finite number"),
+    ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_a_contiguous_text_without_enough_rows_is_refused(tokenizer, rows, tail, message):
     corpus = Corpus("toy", tokenizer, [f"document {i} of many" for i in range(100)])
     with pytest.raises(InputError, match=message):

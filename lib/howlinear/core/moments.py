@@ -253,8 +253,13 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     covariance = real_tensor("covariance", covariance).double()  # squares of half precision overflow
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise InputError(f"a covariance of shape {tuple(covariance.shape)}: give a matrix (d, d), as moments.sxx")
-    if covariance.trace() < 0 or (covariance - covariance.T).abs().max() > 1e-3 * covariance.abs().max():
-        raise InputError("a covariance is symmetric, with variances on its diagonal: give one, as moments.sxx")
+    # NaN and infinity are refused as well: they compare as neither
+    varies = covariance.trace() > 0
+    if not (varies and (covariance - covariance.T).abs().max() <= 1e-3 * covariance.abs().max()):
+        raise InputError(
+            "a covariance is symmetric and finite, with variances on its diagonal, not all of them 0: give one, as "
+            "moments.sxx"
+        )
     return participation_ratio(covariance)
 
 

@@ -89,7 +89,7 @@ def token_errors(
     batch_size = check_count("batch_size", batch_size)
     check_flags(progress=progress)
     if text is None and not isinstance(profile, Profile):
-        if isinstance(profile, Mapping) and all(isinstance(key, int) for key in profile):
+        if isinstance(profile, Mapping) and all(hasattr(key, "__index__") for key in profile):
             raise InputError("maps alone say no tokens to look at: give a text too, token_errors(model, maps, text)")
         site = site or "ffn"
         blocks = [each.block for each in sites(model, blocks, site)]

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
 from howlinear.files.paths import printable
-from howlinear.models.checks import check_count
+from howlinear.models.checks import check_count, check_number
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
@@ -105,8 +105,12 @@ class Corpus:
             seed: decides where the text begins.
 
         Raises:
-            InputError: the corpus is too small; the message says how many tokens it has.
+            InputError: a wrong argument, or the corpus is too small; the message says how many tokens it has.
         """
+        for argument, given in (("rows", rows), ("seq_len", seq_len)):
+            check_count(argument, given)
+        check_count("seed", seed, least=0)
+        check_number("tail", tail, "0.2")
         measured = self._measured(self.in_order(seed))
         return pack_contiguous(measured, self.tokenizer, self.name, rows, seq_len, tail)
 
