@@ -190,9 +190,20 @@ def test_shapes_that_do_not_fit_are_refused(x, y):
     assert moments.n == 0
 
 
-def test_moments_of_other_widths_are_not_added():
+def test_rows_taken_away_leave_the_others_and_the_operands():
+    x, y = random_rows(40, offset=5)
+    whole, some = moments_of(x, y), moments_of(x[:7], y[:7])
+    assert_same(whole - some, moments_of(x[7:], y[7:]))
+    assert (whole.n, some.n) == (40, 7)
+    with pytest.raises(InputError, match="cannot take 40 rows from 40: none would remain"):
+        whole - whole
+
+
+def test_moments_of_other_widths_are_neither_added_nor_taken_away():
     with pytest.raises(InputError, match=r"cannot add moments of \(5, 3\) and \(4, 3\) features"):
         Moments(5, 3) + Moments(4, 3)
+    with pytest.raises(InputError, match=r"cannot take moments of \(4, 3\) features from \(5, 3\)"):
+        Moments(5, 3) - Moments(4, 3)
 
 
 @pytest.mark.parametrize("other", [1, "a", None])

@@ -5,7 +5,6 @@ import torch
 
 from helpers.planted_sinks import SEQ_LEN, D, captured, teacher
 from howlinear.core.ceilings import ceiling
-from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument import massive
 from howlinear.instrument.massive import HEAVIEST, KEPT, MULTIPLE, HeavyRows, HeavyRowsKeeper
@@ -127,24 +126,6 @@ def test_what_was_not_kept_is_refused():
         block.ordinary().massive()
 
 
-def test_rows_taken_out_of_moments_leave_the_others():
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(40, 3, generator=generator) + 5
-    y = torch.randn(40, 2, generator=generator) * 10
-    whole = Moments(3, 2).update(x, y)
-    some = Moments(3, 2).update(x[:7], y[:7])
-    rest = Moments(3, 2).update(x[7:], y[7:])
-    found = whole - some
-    assert found.n == 33
-    for name, expected in rest.tensors().items():
-        torch.testing.assert_close(found.tensors()[name], expected, rtol=1e-12, atol=1e-10)
-    assert whole.n == 40
-    with pytest.raises(InputError, match="cannot take 40 rows from 40"):
-        whole - whole
-    with pytest.raises(InputError, match="cannot take moments of"):
-        whole - Moments(3, 1)
-
-
 def kept(y):
     """The heavy rows of outputs that come in one batch."""
     keeper, place = HeavyRowsKeeper(), torch.arange(len(y))
@@ -170,9 +151,3 @@ def test_rows_of_a_half_precision_model_are_kept_in_float32():
     found = kept(y)
     assert {tensor.dtype for tensor in (found.x, found.y, found.norm)} == {torch.float32}
     assert torch.equal(found.norm, y.float().norm(dim=1).sort(descending=True).values[:16])
-
-
-def test_tensors_are_a_way_back():
-    heavy = captured(*teacher()).heavy_rows()
-    odd = HeavyRows(**heavy._by_row(), median=1 / 3)
-    assert HeavyRows.from_tensors(odd.tensors()).median == 1 / 3

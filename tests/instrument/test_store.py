@@ -31,6 +31,8 @@ def test_a_capture_comes_back_as_it_was(captured, tmp_path):
         back = stored.blocks[block]
         assert hl.ceiling(back.train, back.test).r2 == pytest.approx(hl.ceiling(kept.train, kept.test).r2, rel=1e-12)
         assert torch.equal(back.outputs.sxx, kept.outputs.sxx)
+        assert torch.equal(back.heavy.y, kept.heavy.y)
+        assert back.heavy.median == kept.heavy.median
         for part in ("x", "y", "position", "token", "test", "fold"):
             assert torch.equal(getattr(back.sample, part), getattr(kept.sample, part))
         for side in ("train", "test"):
