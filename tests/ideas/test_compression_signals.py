@@ -17,7 +17,6 @@ from howlinear.ideas.compression.signals import (
     REPLACE_ONE,
     cca_bound,
     cca_bounds,
-    cosine_distance,
     divergences,
     measure,
     price,
@@ -160,15 +159,15 @@ def test_equals_a_reference_from_the_hidden_states(model, ids):
         whole = (entered * left).sum(1) / (entered.norm(dim=1) * left.norm(dim=1))
         assert float(turned.ffn[block]) == pytest.approx(float(1 - cosine.mean()), rel=1e-4)
         assert float(turned.influence[block]) == pytest.approx(float(1 - whole.mean()), rel=1e-4)
-        attention = cosine_distance(entered, left - y).mean()
-        assert float(turned.attention[block]) == pytest.approx(float(attention), rel=1e-4)
+        attention = torch.cosine_similarity(entered, left - y, dim=1)
+        assert float(turned.attention[block]) == pytest.approx(float(1 - attention.mean()), rel=1e-4)
         # the canonical correlations by QR: singular values of Qxᵀ Qy
         q_before, q_after = (torch.linalg.qr(rows - rows.mean(0)).Q for rows in (before, after))
         rho = torch.linalg.svdvals(q_before.T @ q_after)
         assert bounds[block] == pytest.approx(float((1 - rho.square()).sum()), rel=1e-3, abs=1e-4)
     span = turned.span_distances(2).tolist()
     assert len(span) == BLOCKS - 1
-    assert span[0] == pytest.approx(float(cosine_distance(states[0], states[2]).mean()))
+    assert span[0] == pytest.approx(float(1 - torch.cosine_similarity(states[0], states[2], dim=-1).double().mean()))
 
 
 def test_looking_changes_nothing(model, ids):

@@ -118,19 +118,17 @@ class _Tap:
 
     def __init__(self, add: Add):
         self.add = add
-        self.inputs: dict[int, Tensor] = {}
-        self.outputs: dict[int, Tensor] = {}
-        self.values: dict[int, Tensor] = {}
+        self.rows: dict[int, tuple[Tensor, Tensor]] = {}  # of inputs and outputs
+        self.outputs: dict[int, Tensor] = {}  # in the graph
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         # in a frozen model nothing requires gradients, so the outputs start a graph of their own
         self.outputs[site.block] = y if y.requires_grad else y.requires_grad_()
-        self.inputs[site.block] = x.detach()
-        self.values[site.block] = y.detach().clone()  # Falcon adds attention to y in place
+        self.rows[site.block] = x.detach(), y.detach().clone()  # Falcon adds attention to y in place
 
     @torch.no_grad()
     def give(self, block: int, gradient: Tensor, sequences: int) -> None:
         g = gradient.view(sequences, -1, gradient.shape[-1]).double().cpu()
         if not g.isfinite().all():
             raise InputError(f"the loss gradient at block {block} is not finite: the model overflows")
-        self.add(block, self.inputs.pop(block), self.values.pop(block), g)
+        self.add(block, *self.rows.pop(block), g)

@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import whitening
@@ -88,63 +88,39 @@ def price(
     batch_size: int = 8,
 ) -> dict[int, Price]:
     """Predict what swapping each block for its map would cost, without swapping any."""
-    priced = sites(model, list(maps))
-    sums = {site.block: _Sums(maps[site.block], width_of(model)) for site in priced}
+    width = width_of(model)
+    metrics = {block: torch.zeros(width, width, dtype=torch.float64, device="cpu") for block in maps}  # Σ g gᵀ
+    errors = {block: torch.zeros_like(metric) for block, metric in metrics.items()}  # Σ r rᵀ
+    along: dict[int, list[Tensor]] = {block: [] for block in maps}  # g·r, token by token
+    streams = {block: Moments(1, width) for block in maps}  # for the variance of its outputs alone
 
-    with streams_hooked(model, priced, lambda site, hidden: sums[site.block].add_stream(hidden)):
-        loss_gradients(model, ids, list(maps), lambda block, x, y, g: sums[block].add(x, y, g), batch_size)
-    predicted = ids[:, 1:].numel()
-    return {block: sums[block].price(predicted) for block in maps}
+    def add_stream(site: Site, hidden: Tensor) -> None:
+        rows = hidden.detach().flatten(0, -2).cpu()
+        streams[site.block].update(rows[:, :1], rows)
 
-
-class _Sums:
-    """Running sums of one block, float64."""
-
-    def __init__(self, affine: Callable[[Tensor], Tensor], width: int):
-        self.map = affine
-        self.metric = torch.zeros(width, width, dtype=torch.float64, device="cpu")  # Σ g gᵀ
-        self.error = torch.zeros(width, width, dtype=torch.float64, device="cpu")  # Σ r rᵀ
-        self.slope = 0.0  # Σ g·r
-        self.paired = 0.0  # Σ (g·r)²
-        self.count = 0  # rows
-        # of the residual stream h
-        self.streamed = 0  # rows
-        self.total = torch.zeros(width, dtype=torch.float64, device="cpu")  # Σ h
-        self.squares = torch.zeros(width, dtype=torch.float64, device="cpu")  # Σ h², by feature
-
-    def add_stream(self, hidden: Tensor) -> None:
-        """Add the residual stream behind the layer."""
-        rows = hidden.detach().flatten(0, -2).double().cpu()
-        self.streamed += len(rows)
-        self.total += rows.sum(0)
-        self.squares += rows.square().sum(0)
-
-    def add(self, x: Tensor, y: Tensor, g: Tensor) -> None:
-        """Add a batch's rows and the gradient at them."""
-        g = g.flatten(0, -2)
+    def add(block: int, x: Tensor, y: Tensor, g: Tensor) -> None:
         # r = y − (xW + b)
-        error = y.double() - self.map(x.double())
-        r = error.flatten(0, -2).cpu()
-        self.count += len(r)
-        add_gram(self.metric, g)
-        add_gram(self.error, r)
-        # g·r, token by token
-        along = (g * r).sum(1)
-        self.slope += float(along.sum())
-        self.paired += float(along.square().sum())
+        r = (y.double() - maps[block](x.double())).flatten(0, -2).cpu()
+        g = g.flatten(0, -2)
+        add_gram(metrics[block], g)
+        add_gram(errors[block], r)
+        along[block].append((g * r).sum(1))
 
-    def price(self, predicted: int) -> Price:
-        """Take means: of terms with a gradient over the predicted tokens, of the others over all tokens."""
-        # Var h = E h² − (E h)²
-        mean = self.total / self.streamed
-        variance = self.squares / self.streamed - mean.square()
-        return Price(
-            metric=self.metric / predicted,
-            error=self.error / self.count,
-            paired=self.paired / predicted / 2,
-            slope=-self.slope / predicted,
-            stream=float(variance.sum()),
+    with streams_hooked(model, sites(model, list(maps)), add_stream):
+        loss_gradients(model, ids, list(maps), add, batch_size)
+    # means: of terms with a gradient over the predicted tokens, of the others over all tokens
+    predicted = ids[:, 1:].numel()
+    prices = {}
+    for block in maps:
+        products = torch.cat(along[block])
+        prices[block] = Price(
+            metric=metrics[block] / predicted,
+            error=errors[block] / len(products),
+            paired=float(products.square().sum()) / predicted / 2,
+            slope=-float(products.sum()) / predicted,
+            stream=float(streams[block].syy.sum()) / streams[block].n,
         )
+    return prices
 
 
 # --- of the residual stream
@@ -204,19 +180,16 @@ class _Tap:
 
     def leave(self, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
         left = stream_of(output)
-        if self.read is None or not self._adds(left):
+        # the layer returned s + y, or its FFN and attention both read the layer's input
+        adds = self.read is not None and (
+            self.read is self.entered or (left - self.read - self.written).norm() <= ADDS_WITHIN * left.norm()
+        )
+        if not adds:
             raise NoPreNormError(
                 f"block {self.site.block} ({self.site.name}) does not add its output to what a norm before it read: "
                 "these signals are about models with the norm before the FFN"
             )
         self.keep(self.site.block, self.entered, self.read, self.written, left)
-
-    def _adds(self, left: Tensor) -> bool:
-        """Whether the layer returned s + y, or its FFN and attention both read the layer's input."""
-        if self.read is self.entered:
-            return True
-        off = (left - self.read - self.written).norm()
-        return bool(off <= ADDS_WITHIN * left.norm())
 
 
 @dataclass(frozen=True)
@@ -246,18 +219,15 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Stream:
     listened = sites(model)
     count = len(listened)
     states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
-    layers = torch.zeros(count + 1, count + 1, dtype=torch.float64, device="cpu")  # Σ cos
-    attention = torch.zeros(count, dtype=torch.float64, device="cpu")  # Σ 1 − cos
-    ffn = torch.zeros_like(attention)
+    # Σ cos: of states, around each layer's attention, and around its FFN
+    layers = torch.zeros(count + 1, count + 1, dtype=torch.float64, device="cpu")
+    attention, ffn = torch.zeros(2, count, dtype=torch.float64, device="cpu")
 
     def keep(_: int, entered: Tensor, read: Tensor, written: Tensor, left: Tensor) -> None:
         layer = len(states)
-        behind_ffn = read + written
-        behind_attention = left - written
-        # Σ 1 − cos over the rows of the batch: around the layer's attention, around its FFN
-        attention[layer] += cosine_distance(entered, behind_attention).sum().cpu()
-        ffn[layer] += cosine_distance(read, behind_ffn).sum().cpu()
         states.append(_directions(entered))
+        attention[layer] += states[-1] @ _directions(left - written)
+        ffn[layer] += _directions(read) @ _directions(read + written)
         if layer == count - 1:
             states.append(_directions(left))
 
@@ -265,22 +235,15 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Stream:
         for batch in ids.split(STREAM_BATCH):
             states.clear()
             trunk(model, batch, listened[-1])
-            # a state is all its rows, each of length 1, in one vector: a product of two states is a sum of cosines
             directions = torch.stack(states)
             layers += directions @ directions.T
     rows = ids.numel()
-    return Stream(layers / rows, attention / rows, ffn / rows)
+    return Stream(layers / rows, 1 - attention / rows, 1 - ffn / rows)
 
 
 def _directions(rows: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, " batch_seq_len_d"]:
+    """All rows, each scaled to length 1, in one vector: a product of two such vectors is a sum of cosines."""
     return normalize(rows.double(), dim=-1).flatten().cpu()
-
-
-def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"]) -> Float[Tensor, " rows"]:
-    """1 − cosine of each row with the row at the same place, float64, shape (rows,)."""
-    before = before.flatten(0, -2).double()
-    after = after.flatten(0, -2).double()
-    return 1 - cosine_similarity(before, after, dim=1)
 
 
 @torch.no_grad()
@@ -376,15 +339,14 @@ def measure(
     few: Int64[Tensor, "m seq_len"],
 ) -> pd.DataFrame:
     """Measure the signals of each block before it is replaced, on the training side; part of table `blocks`."""
-    of_block = {}
-    for block in maps:
-        of_block[block] = {
-            "residual": prices[block].residual,
-            "residual_over_stream": prices[block].residual / prices[block].stream,
-            "price": prices[block].cost,
-            "price_paired": prices[block].paired,
-        }
-    table = pd.DataFrame.from_dict(of_block, orient="index").rename_axis("block")
+    of_maps = [prices[block] for block in maps]
+    columns = {
+        "residual": [found.residual for found in of_maps],
+        "residual_over_stream": [found.residual / found.stream for found in of_maps],
+        "price": [found.cost for found in of_maps],
+        "price_paired": [found.paired for found in of_maps],
+    }
+    table = pd.DataFrame(columns, index=pd.Index(maps, name="block"))
     try:
         turned = stream(model, ids)
         blocks = [site.block for site in sites(model)]
