@@ -8,8 +8,9 @@ says where to stop within a budget, and what the chosen blocks cost. For maps of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp
 from typing import Any
 
@@ -31,7 +32,7 @@ from howlinear.instrument.capture import hooked
 from howlinear.instrument.layerwise import open_given
 from howlinear.instrument.perplexity import Change, change, held_out, losses
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
-from howlinear.models.ffn_sites import Site, device_of, sites, width_of
+from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.forward import running, trunk
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
@@ -56,73 +57,50 @@ def fit_maps(
     A block behind a replaced one gets shifted inputs x̃. Its map is fitted from them to the outputs y that the *whole*
     model gives at the same token, so that it also corrects the errors of the maps before it.
     """
+    maps = maps or {}
     batches = [batch.to(device_of(model)) for batch in ids.split(batch_size)]
-    if is_on_disk(model):
-        return _fit_by_layer(model, batches, blocks, maps or {})
     moments: dict[int, Moments] = {}
-    for batch in batches:
-        whole = _rows_at(model, blocks, batch, {})
-        shifted = _rows_at(model, blocks, batch, maps) if maps else whole
-        for block in blocks:
-            x, _ = shifted[block]
-            _, y = whole[block]
-            if block not in moments:
-                moments[block] = Moments(x.shape[1], y.shape[1], x.device)
-            moments[block].update(x, y)
-    return {block: fit(gathered.to("cpu"))[0] for block, gathered in moments.items()}
 
+    def add(some: Sequence[int], run_whole: Callable[[], None], run_shifted: Callable[[], None]) -> None:
+        of_whole = _rows_of(model, some, {}, run_whole)
+        of_shifted = _rows_of(model, some, maps, run_shifted) if maps else of_whole
+        for block in some:
+            for (x, _), (_, y) in zip(of_shifted[block], of_whole[block], strict=True):
+                if block not in moments:
+                    moments[block] = Moments(x.shape[1], y.shape[1], x.device)
+                moments[block].update(x, y)
 
-def _fit_by_layer(
-    model: PreTrainedModel,
-    batches: list[Int64[Tensor, "_ seq_len"]],
-    blocks: Sequence[int],
-    maps: Mapping[int, AffineMap],
-) -> dict[int, AffineMap]:
-    """Do the same with one layer's weights in memory at a time."""
+    if not is_on_disk(model):
+        last = sites(model, list(blocks))[-1]
+        for batch in batches:
+            run = partial(trunk, model, batch, last)
+            add(blocks, run, run)
+        return {block: fit(moments[block].cpu())[0] for block in blocks}
+
+    # with the weights of one layer and the moments of one block in memory at a time
     fitted: dict[int, AffineMap] = {}
     whole = Layerwise(model, batches)
     shifted = Layerwise(model, batches) if maps else whole
-    for block in range(max(blocks) + 1):
-        wanted = block in blocks
-        of_whole = _rows_of_layer(whole, {}, wanted)
-        of_shifted = _rows_of_layer(shifted, maps, wanted) if maps else of_whole
-        if wanted:
-            width = width_of(model)
-            moments = Moments(width, width, device_of(model))
-            for (x, _), (_, y) in zip(of_shifted, of_whole, strict=True):
-                moments.update(x, y)
-            fitted[block], _ = fit(moments.to("cpu"))
+    for number in range(max(blocks) + 1):
+        some = [number] if number in blocks else []
+        add(some, whole.advance, shifted.advance)
+        for block in some:
+            fitted[block], _ = fit(moments.pop(block).cpu())
     return {block: fitted[block] for block in blocks}
 
 
-def _rows_of_layer(text: Layerwise, maps: Mapping[int, AffineMap], wanted: bool) -> list[tuple[Tensor, Tensor]]:
-    """Move a text through its next layer while `maps` are in place; return its block's rows by batch, if wanted."""
-    rows = []
-
-    def keep(_: Site, x: Tensor, y: Tensor) -> None:
-        rows.append((x.flatten(0, -2), y.flatten(0, -2).clone()))  # Falcon adds attention to y in place
-
-    with swap(text.model, maps):
-        listened = sites(text.model, [text.passed]) if wanted else []
-        with hooked(listened, keep):
-            text.advance()
-    return rows
-
-
 @torch.no_grad()
-def _rows_at(
-    model: PreTrainedModel, blocks: Sequence[int], batch: Int64[Tensor, "n seq_len"], maps: Mapping[int, AffineMap]
-) -> dict[int, tuple[Tensor, Tensor]]:
-    """Block → its input and output rows on a batch, each of shape (n · seq_len, d), while `maps` are in place."""
-    rows = {}
+def _rows_of(
+    model: PreTrainedModel, blocks: Sequence[int], maps: Mapping[int, AffineMap], run: Callable[[], None]
+) -> dict[int, list[tuple[Tensor, Tensor]]]:
+    """Block → its input and output rows, batch by batch, in a run of the model while `maps` are in place."""
+    rows: dict[int, list[tuple[Tensor, Tensor]]] = {block: [] for block in blocks}
 
     def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        rows[site.block] = (x.flatten(0, -2), y.flatten(0, -2).clone())  # Falcon adds attention to y in place
+        rows[site.block].append((x.flatten(0, -2), y.flatten(0, -2).clone()))  # Falcon adds attention to y in place
 
-    with swap(model, maps):
-        listened = sites(model, list(blocks))
-        with hooked(listened, keep):
-            trunk(model, batch, listened[-1])
+    with swap(model, maps), hooked(sites(model, list(blocks)) if blocks else [], keep):
+        run()
     return rows
 
 
@@ -288,7 +266,8 @@ def compress_to(
         maps = fit_maps(model, train, free, batch_size=batch_size)
         prices = price(model, maps, train, half)
         order = sorted(free, key=lambda block: prices[block].cost)
-        for tries in sorted({candidates, len(order)}):  # all blocks, if none of the first candidates is affordable
+        # all blocks are tried if none of the first candidates is affordable
+        for tries in sorted({min(candidates, len(order)), len(order)}):
             steps: list[Step] = []
             beyond = None
             search = greedy(model, train, maps, order, tries, batch_size=batch_size)
@@ -299,8 +278,6 @@ def compress_to(
                 steps.append(step)
             if steps:
                 break
-        else:
-            raise _impossible(max_dppl, step.block, step.delta, "to fit on")
         base, speed_before = timed_losses(model, test, half)
         # from the last step backwards: the most blocks that keep the budget on held-out text too
         for count in range(len(steps), 0, -1):
@@ -313,13 +290,9 @@ def compress_to(
                 speeds = (speed_before, speed_after)
                 return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, speeds, beyond)
             beyond = {"block": steps[count - 1].block, "dppl": delta.delta, "text": "held out"}
-        raise _impossible(max_dppl, steps[0].block, delta.delta, "held out")
-
-
-def _impossible(max_dppl: float, block: int, cost: float, text: str) -> InputError:
-    return InputError(
-        f"no block can be replaced within {max_dppl:+.3g} of perplexity: the cheapest, block {block}, costs "
-        f"{cost:+.3g} on the text {text}; allow more"
+    raise InputError(
+        f"no block can be replaced within {max_dppl:+.3g} of perplexity: the cheapest, block {beyond['block']}, costs "
+        f"{beyond['dppl']:+.3g} on the text {beyond['text']}; allow more"
     )
 
 
