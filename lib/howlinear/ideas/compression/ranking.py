@@ -45,20 +45,16 @@ def block_costs(
     """Measure the cost of replacing each block alone, by its map and by its mean output; part of table `blocks`."""
     means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
     scored = held_out(text)
-    swaps = {}
-    for kind, of_kind in (("map", maps), ("mean", means)):
-        for block in blocks:
-            swaps[kind, block] = (block, of_kind[block])
+    swaps = {
+        (kind, block): (block, of_kind[block]) for kind, of_kind in (("map", maps), ("mean", means)) for block in blocks
+    }
     base, losses = swap_losses(model, swaps, scored)
     rows = []
     for block, captured in blocks.items():
         swapped, ablated = losses["map", block], losses["mean", block]
         share = recovered(base, swapped, ablated, scored.fold) or Estimate.exact(np.nan)
-        row = {
-            "block": block,
-            "r2": r2(maps[block], sum(captured.test)),
-            "ablation": float((ablated - base).mean()),
-        }
+        ablation = float((ablated - base).mean())
+        row = {"block": block, "r2": r2(maps[block], sum(captured.test)), "ablation": ablation}
         rows.append(row | share.columns("recovered") | cost(base, swapped, scored.fold))
     return pd.DataFrame(rows).set_index("block")
 
@@ -127,36 +123,24 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
 
 def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0) -> Estimate:
     """Average Spearman's ρ of a signal with measured costs over groups, the blocks of one model each; bootstrapped."""
-    groups = [np.asarray(pair, dtype=float) for pair in zip(signal, truth, strict=True)]
     generator = np.random.default_rng(seed)
-    # groups are resampled independently, and each draw of all groups gives one mean
-    drawn = [_bootstrap(predicted, measured, draws, generator) for predicted, measured in groups]
+    rho, drawn = [], []
+    for predicted, measured in zip(signal, truth, strict=True):
+        predicted, measured = np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)
+        rho.append(_rho(predicted, measured))
+        # groups are resampled independently, and each draw of all groups gives one mean
+        places = generator.integers(len(predicted), size=(draws, len(predicted)))
+        drawn.append(_rho(predicted[places], measured[places]))
     ends = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
     low, high = np.nanquantile(np.mean(drawn, axis=0), ends)
-    rho = np.mean([_rho(predicted, measured) for predicted, measured in groups])
-    return Estimate(float(rho), float(low), float(high))
+    return Estimate(float(np.mean(rho)), float(low), float(high))
 
 
-def _rho(predicted: np.ndarray, measured: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
-    return stats.spearmanrho(predicted, measured, axis=axis).statistic
-
-
-def _bootstrap(predicted: np.ndarray, measured: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """Compute Spearman's ρ of a group's bootstrap draws, shape (draws,); NaN for a draw of one value alone."""
+def _rho(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray | np.floating:
+    """Compute Spearman's ρ along the last axis; NaN for a draw of one value alone."""
     with warnings.catch_warnings():
-        # a constant draw has no ρ, and then scipy gives no interval; ours is taken over the draws of all groups
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        drawn = stats.bootstrap(
-            (predicted, measured),
-            _rho,
-            paired=True,
-            vectorized=True,
-            n_resamples=draws,
-            method="percentile",
-            rng=generator,
-        )
-    return drawn.bootstrap_distribution
+        return stats.spearmanrho(predicted, measured, axis=-1).statistic
 
 
 def compare(table: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFrame:
