@@ -1,13 +1,14 @@
 """Folders of compressed models: what is replaced stays replaced, to the bit, and nothing is lost on the way."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from conftest import BLOCKS, WIDTH, tiny
-from helpers import gguf_file
+from conftest import BLOCKS, WIDTH, logits, tiny
+from helpers import gguf_file, reference
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.reduced_rank import Reduced
@@ -30,22 +31,12 @@ from howlinear.training.minis import FACTORY
 RANK = 4
 
 
-def random_map(seed=0, width=WIDTH):
-    generator = torch.Generator().manual_seed(seed)
-    weight, bias = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in [(width, width), (width,)]
-    )
-    return AffineMap(0.2 * weight, bias)
+random_map = partial(reference.random_map, WIDTH, scale=0.2)
 
 
 def pair(rank=RANK, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(WIDTH, rank, bias=False), nn.Linear(rank, WIDTH))
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits
 
 
 def smaller(model):
@@ -61,6 +52,11 @@ def same_bits(one, other):
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def plan_of(delta, base, perplexity, speeds=(100.0, 110.0)):
+    """What it costs to replace block 1."""
+    return Plan({1: random_map()}, base=base, perplexity=perplexity, delta=Change(*delta), steps=[], speeds=speeds)
 
 
 @pytest.fixture
@@ -179,7 +175,7 @@ def test_what_is_no_linear_layer_is_refused_and_changes_nothing(gpt2, ids, odd):
     [
         ({}, "empty list"),
         ({BLOCKS: random_map()}, rf"no block \[{BLOCKS}\]"),
-        ({0: random_map(width=WIDTH + 1)}, "for blocks of width 32: fit it on this model"),
+        ({0: reference.random_map(WIDTH + 1)}, "for blocks of width 32: fit it on this model"),
     ],
 )
 def test_maps_of_nothing_of_no_such_block_and_of_another_width_are_refused(gpt2, maps, message):
@@ -257,8 +253,7 @@ def test_an_untrained_twin_of_a_compressed_model_is_compressed_too(model):
 def test_a_folder_without_its_entry_is_refused(folder):
     """The replaced blocks would be drawn at random."""
     config = json.loads((folder / "config.json").read_text())
-    del config["howlinear"]
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({name: config[name] for name in config if name != "howlinear"}))
     with pytest.raises(SourceError, match="of another model"):
         load_model(folder)
 
@@ -393,8 +388,7 @@ def test_a_rename_that_fails_puts_the_old_folder_back(folder, gpt2, monkeypatch)
 def test_the_card_says_what_was_replaced_and_what_it_cost(gpt2, rows):
     first = replace(gpt2, {2: pair()})
     second = replace(first, {1: random_map()})
-    delta = Change(0.727, 0.5, 0.954)
-    plan = Plan({1: random_map()}, base=39.874, perplexity=40.601, delta=delta, steps=[], speeds=(1834.2, 2210.7))
+    plan = plan_of((0.727, 0.5, 0.954), 39.874, 40.601, (1834.2, 2210.7))
     card = " ".join(compressed_card("mini-gpt2", first, second, rows, plan).split())  # padded and wrapped
     ffn = sum(parameter.numel() for parameter in sites(gpt2)[0].output.parameters())
     one, two = WIDTH * WIDTH + WIDTH, 2 * WIDTH * RANK + WIDTH
@@ -415,10 +409,8 @@ def test_the_card_says_what_was_replaced_and_what_it_cost(gpt2, rows):
     ("source", "front"), [("openai-community/gpt2", "base_model: openai-community/gpt2\n---"), ("", "howlinear\n---")]
 )
 def test_only_a_hub_id_is_named_as_base_and_no_path_is_told(gpt2, rows, tmp_path, source, front):
-    delta = Change(1.0, 0.5, 1.5)
-    plan = Plan({1: random_map()}, base=2.0, perplexity=3.0, delta=delta, steps=[], speeds=(100.0, 110.0))
     gpt2.name_or_path = source or str(tmp_path)
-    card = compressed_card(source or str(tmp_path), gpt2, smaller(gpt2), rows, plan)
+    card = compressed_card(source or str(tmp_path), gpt2, smaller(gpt2), rows, plan_of((1.0, 0.5, 1.5), 2.0, 3.0))
     assert card.startswith("---\ntags: [howlinear]\nlibrary_name: howlinear\n" + (front if source else "---"))
     assert str(tmp_path) not in card
     assert f"# {source or tmp_path.name}, compressed" in card

@@ -1,6 +1,6 @@
 """The card of a compressed model's folder, README.md: what was replaced, on which text, what it cost, how to load it.
 
-The text is in `card.md.jinja`; this module makes the numbers and tables that it shows.
+The text is in `card.md.jinja`; this module gathers the numbers that it shows.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -41,8 +40,8 @@ def plain_card(model: PreTrainedModel) -> str:
         outcome=None,
         name="the model that it was made from",
         kind=type(model).__name__,
-        parameters=f"{model.num_parameters():,}",
-        in_blocks=f"{ffn_parameters(model):,}",
+        parameters=[model.num_parameters()],
+        in_blocks=[ffn_parameters(model)],
         layers=_layers(model, kept, already=set()),
         written=model,
     )
@@ -83,13 +82,15 @@ def compressed_card(
         rows=rows,
         held_out=int(rows.test.sum()),
         fitted_on=int((~rows.test).sum()),
-        sizes=_sizes(before, after, Path(rows.corpus).name, outcome),
+        parameters=[model.num_parameters() for model in (before, after)],
+        in_blocks=[ffn_parameters(model) for model in (before, after)],
+        corpus=Path(rows.corpus).name,
+        threads=torch.get_num_threads(),
         layers=_layers(after, kept, already=set(replaced(before.config))),
         written=written or after,
         sample=None if tokenizer is None or is_on_disk(before) else _sample(before, after, rows, tokenizer),
         continued=CONTINUED,
         accuracies=accuracies,
-        accuracy_table=None if accuracies is None else _accuracy_table(*accuracies),
     )
 
 
@@ -131,52 +132,17 @@ def _sample(
     return texts
 
 
-def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, outcome: Plan | Compressed) -> str:
-    """Parameters, perplexity and speed, before and after."""
-    threads = torch.get_num_threads()
-    columns = {}
-    for label, model, perplexity, speed in (
-        ("before", before, outcome.base, outcome.speeds[0]),
-        ("after", after, outcome.perplexity, outcome.speeds[1]),
-    ):
-        columns[label] = {
-            "parameters": f"{model.num_parameters():,}",
-            "of these in feed-forward blocks": f"{ffn_parameters(model):,}",
-            f"perplexity on held-out `{corpus}`": f"{perplexity:.2f}",
-            f"tokens per second on it (threads: {threads})": f"{speed:,.0f}",
-        }
-    return _markdown(pd.DataFrame(columns).rename_axis("").reset_index())
-
-
-def _accuracy_table(before: Accuracy, after: Accuracy) -> str:
-    """Accuracies with their intervals, before and after."""
-    columns = {
-        label: {
-            "accuracy": str(found.estimate),
-            "accuracy by log-likelihood per character": str(found.estimate_normalised),
-        }
-        for label, found in (("before", before), ("after", after))
-    }
-    return _markdown(pd.DataFrame(columns).rename_axis("").reset_index())
-
-
-def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> str:
-    """Tabulate what each block consists of."""
+def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> dict[int, str]:
+    """Block → what it consists of."""
     ranks = replaced(model.config)
-    rows = []
+    layers = {}
     for site in sites(model):
         block = site.block
         if block in ranks:
             rank = ranks[block]
-            holds = "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
+            layers[block] = "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
             if block in already:
-                holds += ", replaced before"
+                layers[block] += ", replaced before"
         else:
-            holds = kept.get(block, "as the config says")
-        rows.append({"block": block, "feed-forward": holds})
-    return _markdown(pd.DataFrame(rows))
-
-
-def _markdown(table: pd.DataFrame) -> str:
-    """Format a table with its cells as they are: no number is parsed or rounded again."""
-    return table.to_markdown(index=False, tablefmt="github", disable_numparse=True)
+            layers[block] = kept.get(block, "as the config says")
+    return layers
