@@ -28,11 +28,10 @@ def check_output_folder(folder: Path | str, force: bool = False) -> Path:
             raise SourceError(f"{folder} exists: choose another folder, or add --force (force=True) to replace it")
         if any(folder.iterdir()) and not _compressed(folder):
             raise SourceError(f"{folder} holds no compressed model, so --force leaves it alone: choose another folder")
-    nearest = next(place for place in folder.parents if place.exists())
-    if folder.exists() and not folder.is_dir():
-        raise SourceError(f"cannot write {folder}: {folder} is a file; choose another folder")
-    if not nearest.is_dir():
-        raise SourceError(f"cannot write {folder}: {nearest} is a file; choose another folder")
+    there = [place for place in (folder, *folder.parents) if place.exists()]
+    if not there[0].is_dir():
+        raise SourceError(f"cannot write {folder}: {there[0]} is a file; choose another folder")
+    nearest = next(place for place in there if place != folder)
     try:
         with tempfile.TemporaryDirectory(dir=nearest):  # only trying shows whether this is permitted
             pass
