@@ -7,6 +7,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.compression.allocate import costs_of
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import parameters
 from howlinear.models.units import units_hooked
 from howlinear.text.rows import TokenRows
 
@@ -34,6 +35,11 @@ def seen(model, ids, blocks=None):
     with units_hooked(model, listened, keep_units), hooked(listened, keep):
         model.base_model(input_ids=ids, use_cache=False)
     return kept
+
+
+def share_without(model, *sizes):
+    """The share of a model's parameters that is left without so many."""
+    return 1 - sum(sizes) / parameters(model)
 
 
 def hush(*modules, bias=0.0):

@@ -13,25 +13,23 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression import allocate
 from howlinear.ideas.compression.allocate import (
     NOTHING,
+    Thinned,
     allocate_budget,
     calibrate_prices,
     eliminations_of,
-    thinned,
 )
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.signals import divergences
 from howlinear.ideas.compression.units import Elimination
-from howlinear.models.ffn_sites import sites
 
 
 def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, more_rows):
     train = more_rows.ids[~more_rows.test]
     eliminations, moments = eliminations_of(Calibration(model, more_rows, blocks=[0, 2]))
-    for site in sites(model, [0, 2]):
-        found = eliminations[site.block]
-        quarter = len(found.order) // 4
-        module = thinned(model, site, found.kept(len(found.order) - quarter), moments[site.block])
-        moved = divergences(model, {site.block: module}, train, 4)[site.block]
+    counts = {block: len(found.order) - len(found.order) // 4 for block, found in eliminations.items()}
+    for block, moved in divergences(model, Thinned(model, eliminations, moments, counts), train, 4).items():
+        found = eliminations[block]
+        quarter = len(found.order) - counts[block]
         if moved > NOTHING:
             assert float(found.price[quarter]) == pytest.approx(moved, rel=1e-3)
         else:  # it goes for nothing, which tells no factor: what is measured is rounding, and may be below 0

@@ -16,7 +16,6 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors.drop import stream_of_layers
 from howlinear.ideas.compression.compressors.lines import (
     ConstantFirst,
-    fit_lines,
     line_prices,
     lines_of,
 )
@@ -53,8 +52,8 @@ def test_a_share_is_of_all_parameters(gpt2, rows):
 
 
 def test_lines_are_those_of_least_squares(model, rows):
-    ids = rows.ids[~rows.test]
-    found = fit_lines(model, ids)
+    calibration = Calibration(model, rows)
+    ids, found = calibration.ids, lines_of(calibration)
     for block, reference in fit_maps(model, ids, list(found)).items():
         torch.testing.assert_close(found[block].all_rows.weight, reference.weight, rtol=1e-5, atol=1e-7)
         x, y = map(seen(model, ids)[block].get, "xy")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conftest import BLOCKS
-from helpers.unit_rows import hush
+from helpers.unit_rows import hush, share_without
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop
@@ -18,10 +18,6 @@ BOTH = ["ffn", "attention"]
 def part(model, number, kind):
     name, _ = parts_of(model)[kind]
     return getattr(layers_of(model)[number], name)
-
-
-def share_without(model, *sizes):
-    return (parameters(model) - sum(sizes)) / parameters(model)
 
 
 def same_losses(smaller, model, ids):

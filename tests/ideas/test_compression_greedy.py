@@ -1,5 +1,5 @@
 from dataclasses import astuple
-from itertools import islice
+from itertools import islice, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -65,20 +65,14 @@ def linear_block(model, block):
     return model
 
 
-def test_without_replaced_blocks_the_maps_are_those_of_a_capture(model, rows):
-    maps = fit_maps(model, rows.ids[~rows.test], [0, 2], batch_size=5)
-    captured = capture(model, rows, [0, 2])
-    assert maps.keys() == captured.keys()
-    for block, kept in captured.items():
-        torch.testing.assert_close(maps[block].weight, fit(sum(kept.train))[0].weight, rtol=0, atol=1e-5)
-
-
-def test_a_map_gives_what_the_block_wrote_also_where_its_layer_writes_over_it():
-    model = small("falcon")  # adds attention to it in place
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "llama", "falcon"])  # Falcon adds attention to y in place
+def test_without_replaced_blocks_the_maps_are_those_of_a_capture(name):
+    model = small(name)
     rows = TokenRows.from_ids(torch.randint(VOCABULARY, (64, 32), generator=torch.Generator().manual_seed(0)))
-    maps = fit_maps(model, rows.ids, [0, 1])
+    maps = fit_maps(model, rows.ids[~rows.test], [1, 0], batch_size=5)
+    assert list(maps) == [1, 0]
     for block, kept in capture(model, rows).items():
-        expected, _ = fit(sum(kept.train) + sum(kept.test))
+        expected, _ = fit(sum(kept.train))
         torch.testing.assert_close(maps[block].weight, expected.weight, rtol=0, atol=1e-5)
 
 
@@ -263,12 +257,6 @@ def test_padding_is_left_out_and_ids_that_the_model_has_not_are_refused(gpt2, id
         compress_to(gpt2, TokenRows.from_ids(ids + 100), 1e6)
 
 
-@pytest.mark.parametrize("budget", [float("nan"), float("inf")])
-def test_a_budget_that_is_no_number_is_refused(gpt2, long, budget):
-    with pytest.raises(InputError, match="finite"):
-        compress_to(gpt2, long, budget)
-
-
 def test_a_side_without_sequences_is_refused(gpt2, ids):
     for test in (torch.ones(24).bool(), torch.arange(24) < 1):
         with pytest.raises(InputError, match="sequences on both sides"):
@@ -285,12 +273,6 @@ def test_a_search_without_candidates_is_refused(gpt2, ids):
 
 
 # --- tables
-
-
-def test_an_order_is_replaced_one_block_more_each_time():
-    line = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
-    maps = dict.fromkeys(range(4), line)
-    assert [list(taken) for taken in prefixes(maps, [3, 0, 2, 1], 3)] == [[3], [3, 0], [3, 0, 2]]
 
 
 def test_the_frontier_measures_every_step_of_every_way(gpt2, rows):
@@ -345,14 +327,15 @@ def test_each_step_keeps_the_best_of_the_maps_in_place_those_alone_and_those_ref
         assert step.base == pytest.approx(loss(model, {}, ids), abs=1e-9)
         assert step.loss == pytest.approx(loss(model, step.maps, ids), abs=1e-9)
         assert step.delta == pytest.approx(np.exp(step.loss) - np.exp(step.base))
-    for number in (1, 2):
-        in_place = steps[number - 1].maps | {order[number]: maps[order[number]]}
+    helped = []
+    for before, step in pairwise(steps):
+        in_place = before.maps | {step.block: maps[step.block]}
         alone = {block: maps[block] for block in in_place}
         refitted = fit_maps(model, ids, list(in_place), in_place)  # on what the maps in place send
         *others, of_refit = [loss(model, each, ids) for each in (in_place, alone, refitted)]
-        assert steps[number].loss == pytest.approx(min(*others, of_refit), abs=1e-9)
-        if number == 1:  # later they may tie
-            assert (of_refit < min(others)) == helps
+        assert step.loss == pytest.approx(min(*others, of_refit), abs=1e-9)
+        helped.append(of_refit < min(others) - 1e-6)
+    assert any(helped) == helps
 
 
 def test_the_budget_is_of_the_value_and_speeds_are_before_and_after(gpt2, long, monkeypatch):

@@ -134,7 +134,7 @@ def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):
 COMPRESSION = "howlinear.ideas.compression"
 STEPS = {  # of a compression, in their order → what is called once a layer, or once
     "costs": f"{COMPRESSION}.units.position_weights",
-    "eliminations": f"{COMPRESSION}.allocate.eliminate_units",
+    "eliminations": f"{COMPRESSION}.allocate.eliminate",
     "prices": f"{COMPRESSION}.allocate.divergences",
     "anchor": f"{COMPRESSION}.own_units.fit_correction",
 }

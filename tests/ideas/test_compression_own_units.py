@@ -22,7 +22,7 @@ from howlinear.instrument.perplexity import losses, perplexity
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, untrained
 from howlinear.models.replace import replace, replaced, units_left
-from howlinear.models.units import affine_of, unit_count, unit_layers
+from howlinear.models.units import affine_of, readout, unit_count, unit_layers, write
 from howlinear.text.rows import ModelInputs
 from howlinear.text.unpad import without_padding
 
@@ -51,13 +51,10 @@ def counts(model):
 def with_planted_units(name, block, needed):
     """A tiny model of which one block reads `needed` of its units alone."""
     model = tiny(name)
-    ffn = sites(model)[block].output
-    with torch.no_grad():
-        if hasattr(ffn, "c_proj"):
-            ffn.c_proj.weight[needed:] = 0
-        else:
-            last = ffn.down_proj if hasattr(ffn, "down_proj") else ffn.dense_4h_to_h
-            last.weight[:, needed:] = 0
+    layer = unit_layers(model, sites(model)[block])[-1]
+    own = affine_of(layer)
+    own.weight[needed:] = 0
+    write(layer, own)
     return model
 
 
@@ -213,7 +210,7 @@ def test_a_text_too_short_is_refused(gpt2, more_rows):
 
 
 def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, more_rows, monkeypatch):
-    """Planted: an anchor that adds one to every readout, and counts."""
+    """Planted: an anchor that adds one to every readout, and counts; it changes nothing but the copies."""
     anchors = []
 
     def add_one(_, blocks, *__, **___):
@@ -225,10 +222,8 @@ def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, more_rows
     calibration = Calibration(gpt2, more_rows)
     asked = [(0.7, False), (0.7, False), (0.7, True), (0.8, False), (0.7, True)]
     for (share, alike), so_far in zip(asked, [1, 1, 2, 3, 3], strict=True):
-        smaller = own_units.own_units(calibration, share, alike)
+        anchored = own_units.own_units(calibration, share, alike)
         assert len(anchors) == so_far
         plain = own_units.before_anchor(calibration, share, alike)
-        for site in sites(smaller):
-            readout = affine_of(unit_layers(smaller, site)[-1])
-            expected = affine_of(unit_layers(plain, sites(plain)[site.block])[-1]).weight + 1
-            torch.testing.assert_close(readout.weight, expected)
+        for one, other in zip(sites(anchored), sites(plain), strict=True):
+            torch.testing.assert_close(readout(anchored, one).weight, readout(plain, other).weight + 1)

@@ -10,10 +10,14 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compress import compress
+from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.ideas.compression.race import (
     COMPRESSORS,
+    WHAT,
     check_shares,
     choose_shares,
+    fitted_on,
+    limits,
     race,
     racers,
     ratios,
@@ -115,3 +119,39 @@ def test_shares_are_those_that_a_model_can_keep(gpt2):
     for shares in ([], [1.0], [0.5, 0.0]):
         with pytest.raises(InputError, match="give at least one between 0 and 1"):
             check_shares(shares)
+
+
+# --- why own units cost what they cost: each number on the text it is of
+
+
+def test_the_side_fitted_on_is_judged_as_if_held_out(more_rows):
+    seen = fitted_on(more_rows, 10**6)
+    assert torch.equal(seen.ids, more_rows.ids[~more_rows.test])
+    assert torch.equal(seen.fold, more_rows.fold[~more_rows.test])
+    assert seen.test.all()
+    few = fitted_on(more_rows, 200)
+    assert few.fold.unique().tolist() == [0, 1, 2]
+    assert few.ids.numel() <= 200
+
+
+def test_each_number_is_of_its_own_copy_and_text(gpt2, more_rows):
+    calibration = Calibration(gpt2, more_rows, priced=4)
+    raced = race(gpt2, racers(calibration, ["own units"]), [0.9, 0.8], {"held out": more_rows})
+    fewer = more_rows.thinned(more_rows.count // 2)
+    found = limits(gpt2, more_rows, calibration, [0.9, 0.8], more_rows, raced, [fewer])
+    half = Calibration(gpt2, fewer, 4)
+    names = [*WHAT, f"held out, fitted on {half.ids.numel():,} rows"]
+    assert found["what"].tolist() == [*names, *names]
+    of_share = found[found["share"] == 0.8].set_index("what")
+    price = layout(calibration, 0.8).price
+    assert of_share["ratio"][WHAT[0]] == pytest.approx(np.exp(price))
+    assert of_share.loc[WHAT[0], ["ratio_low", "ratio_high"]].isna().all()
+
+    def ratio(calibrated, side):
+        ids = more_rows.ids[side]
+        return float((losses(own_units(calibrated, 0.8), ids) - losses(gpt2, ids)).mean().exp())
+
+    assert len(half.ids) < 0.6 * len(calibration.ids)
+    assert of_share["ratio"][WHAT[1]] == pytest.approx(ratio(calibration, ~more_rows.test), rel=1e-6)
+    assert of_share["ratio"][WHAT[2]] == pytest.approx(ratio(calibration, more_rows.test), rel=1e-6)
+    assert of_share["ratio"][names[3]] == pytest.approx(ratio(half, more_rows.test), rel=1e-6)

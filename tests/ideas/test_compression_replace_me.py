@@ -5,7 +5,7 @@ import torch
 
 from conftest import BLOCKS
 from helpers.families import VOCABULARY, small
-from helpers.unit_rows import hush, seen
+from helpers.unit_rows import hush, seen, share_without
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import replace_me
@@ -20,8 +20,8 @@ def sub_layers(model, number):
     return [getattr(layers_of(model)[number], name) for name, _ in parts_of(model).values()]
 
 
-def share_without(model, count):
-    return (parameters(model) - count * parameters(layers_of(model)[0])) / parameters(model)
+def share_of_fewer(model, count):
+    return share_without(model, count * parameters(layers_of(model)[0]))
 
 
 def test_a_map_by_hand():
@@ -53,11 +53,11 @@ def test_a_planted_map_is_found():
 def test_the_span_of_the_least_distance_goes(model, rows):
     hush(*sub_layers(model, 1))
     calibration = Calibration(model, rows)
-    assert replace_me.span(calibration, share_without(model, 1)) == range(1, 2)
-    assert replace_me.span(calibration, share_without(model, 1) - 1e-3) == range(1, 3)
+    assert replace_me.span(calibration, share_of_fewer(model, 1)) == range(1, 2)
+    assert replace_me.span(calibration, share_of_fewer(model, 1) - 1e-3) == range(1, 3)
     assert not replace_me.span(calibration, 1.0)
     with pytest.raises(InputError, match="one must be left before them"):
-        replace_me.span(calibration, share_without(model, BLOCKS))
+        replace_me.span(calibration, share_of_fewer(model, BLOCKS))
 
 
 def test_silent_layers_cost_nothing(model, rows):
@@ -65,7 +65,7 @@ def test_silent_layers_cost_nothing(model, rows):
     for number in (1, 2):
         hush(*sub_layers(model, number))
     calibration = Calibration(model, rows)
-    smaller = replace_me.least_squares(calibration, share_without(model, 2))
+    smaller = replace_me.least_squares(calibration, share_of_fewer(model, 2))
     assert parameters(smaller) == parameters(model) - 2 * parameters(layers_of(model)[0])
     torch.testing.assert_close(losses(smaller, rows.ids), losses(model, rows.ids), atol=1e-3, rtol=0)
 
@@ -73,7 +73,7 @@ def test_silent_layers_cost_nothing(model, rows):
 def test_the_map_is_merged_behind_the_ffn_before(gpt2, rows):
     """What the FFN before the span writes is what it wrote, through T."""
     calibration = Calibration(gpt2, rows)
-    share = share_without(gpt2, 1)
+    share = share_of_fewer(gpt2, 1)
     gone = replace_me.span(calibration, share)
     written, read, behind = replace_me.around(calibration, gone)
     transform = replace_me.least_squares_map(written, read, behind)

@@ -14,20 +14,21 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression import units
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors.width import moments_of as moments_of_units
 from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.ideas.compression.units import (
     RIDGES,
     UnitMoments,
     choose_ridge,
     eliminate,
-    eliminate_units,
     error_costs,
     gram,
     gram_with_constant,
     position_weights,
     refit,
+    root_of,
     unit_grams,
-    unit_moments,
     weighted_rows,
 )
 from howlinear.models.ffn_sites import sites
@@ -91,8 +92,9 @@ def test_a_metric_says_which_direction_counts():
     own = AffineMap(torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
     plain = torch.eye(2, dtype=torch.float64)
     blind = torch.diag(torch.tensor([1e-6, 1.0], dtype=torch.float64))
-    assert eliminate_units(moments_of(h), own, plain, centred=True).order.tolist() == [1, 0]
-    first = eliminate_units(moments_of(h), own, blind, centred=True)
+    covariance = moments_of(h).covariance(centred=True)
+    assert eliminate(covariance, own.weight @ root_of(plain)).order.tolist() == [1, 0]
+    first = eliminate(covariance, own.weight @ root_of(blind))
     assert first.order.tolist() == [0, 1]
     # ½ M Var(h)
     assert float(first.price[1]) == pytest.approx(0.5 * 1e-6 * float(h[:, 0].var()), rel=1e-2)
@@ -199,16 +201,18 @@ def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, i
 # --- units of models
 
 
-def test_moments_are_those_of_the_units(model, ids):
+def test_moments_are_those_of_the_units(model, rows):
     """Weighted by position on both halves of a text; and on all of it, every row alike."""
+    calibration = Calibration(model, rows)
+    ids = calibration.ids
     weight = torch.rand(ids.shape[1], dtype=torch.float64)
     [(_, halves)] = unit_grams(model, ids, {2: weight}, batch_size=5, work=None)
-    plain = unit_moments(model, ids)
+    plain = moments_of_units(calibration)
     h = seen(model, ids)[2]["h"]
-    rows = torch.cat([h, torch.ones(len(h), 1)], 1)
-    weighted = rows * weight.repeat(len(ids))[:, None]
-    expected = [side.T @ part for side, part in zip(weighted.tensor_split(2), rows.tensor_split(2), strict=True)]
-    for found, second in zip([*halves, gram_with_constant(plain[2])], [*expected, rows.T @ rows], strict=True):
+    with_one = torch.cat([h, torch.ones(len(h), 1)], 1)
+    weighted = with_one * weight.repeat(len(ids))[:, None]
+    expected = [side.T @ part for side, part in zip(weighted.tensor_split(2), with_one.tensor_split(2), strict=True)]
+    for found, second in zip([*halves, gram_with_constant(plain[2])], [*expected, with_one.T @ with_one], strict=True):
         torch.testing.assert_close(found, second, rtol=1e-4, atol=1e-6 * float(second.abs().max()))
     assert len(plain) == len(sites(model))
 
@@ -247,36 +251,24 @@ def test_a_block_that_is_linear_already_has_no_units(gpt2):
 # --- layers that are not what their weights say
 
 
-def masked(layer):
-    prune.l1_unstructured(layer, "weight", 0.5)
+SPOILT = {
+    "masked": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+    "parametrised": lambda layer: parametrize.register_parametrization(layer, "weight", torch.nn.Identity()),
+    "hooked before": lambda layer: layer.register_forward_pre_hook(lambda _, args: args),
+    "hooked behind": lambda layer: layer.register_forward_hook(lambda *_: None),
+    "another forward": lambda layer: setattr(layer, "forward", lambda x: x),
+    "quantised": lambda layer: setattr(
+        layer, "weight", torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
+    ),
+}
 
 
-def parametrised(layer):
-    parametrize.register_parametrization(layer, "weight", torch.nn.Identity())
-
-
-def hooked_before(layer):
-    layer.register_forward_pre_hook(lambda _, args: args)
-
-
-def hooked_behind(layer):
-    layer.register_forward_hook(lambda *_: None)
-
-
-def replaced_forward(layer):
-    layer.forward = lambda x: x
-
-
-def quantised(layer):
-    layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
-
-
-@pytest.mark.parametrize("spoil", [masked, parametrised, hooked_before, hooked_behind, replaced_forward, quantised])
+@pytest.mark.parametrize("spoilt", SPOILT)
 @pytest.mark.parametrize("last", [False, True])
-def test_layers_that_compute_something_else_are_refused_before_anything_runs(gpt2, rows, monkeypatch, spoil, last):
+def test_layers_that_compute_something_else_are_refused_before_anything_runs(gpt2, rows, monkeypatch, spoilt, last):
     check_plain(gpt2, sites(gpt2))
     ffn = sites(gpt2)[1].output
-    spoil(ffn.c_proj if last else ffn.c_fc)
+    SPOILT[spoilt](ffn.c_proj if last else ffn.c_fc)
     monkeypatch.setattr(type(gpt2.base_model), "forward", None)  # nothing may run
     with pytest.raises(InputError, match=r"block 1: "):
         hl.compress(gpt2, rows, 0.9)

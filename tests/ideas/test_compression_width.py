@@ -132,18 +132,16 @@ def test_magnitude_of_a_gated_unit_by_hand():
     assert (first, set(others)) == (3, {0})
 
 
-def test_standing_out_by_hand(gpt2, rows, monkeypatch):
+def test_standing_out_by_hand(gpt2, rows):
     """Scores count within their block: 10 of (10, 20, 60) goes before 1 of (5, 500, 1), and each best one stays."""
     calibration = Calibration(gpt2, rows)
     scores = {0: torch.tensor([10.0, 20.0, 60.0]), 1: torch.tensor([1.0, 2.0, 3.0]), 2: torch.tensor([5.0, 500.0, 1.0])}
     # standardised: (−0.76, −0.38, 1.13), (−1, 0, 1), (−0.57, 1.15, −0.59)
     for count, left in ((2, [[1, 2], [1, 2], [0, 1, 2]]), (6, [[2], [2], [1]])):
-        monkeypatch.setattr(width, "_to_remove", lambda *_, count=count: (count, dict.fromkeys(range(3), 1)))
-        kept = width.standing_out(calibration, 0.5, scores)
+        kept = width.standing_out(calibration, share_without(gpt2, count / BLOCKS), scores)
         assert [kept[block].tolist() for block in range(3)] == left
-    monkeypatch.setattr(width, "_to_remove", lambda *_: (7, dict.fromkeys(range(3), 1)))
-    with pytest.raises(InputError, match="would have to go"):
-        width.standing_out(calibration, 0.5, scores)
+    with pytest.raises(InputError, match=r"with one hidden unit in each block .* are allowed"):
+        width.standing_out(calibration, share_without(gpt2, 7 / BLOCKS), scores)
 
 
 # --- Sizes
@@ -159,7 +157,7 @@ def test_copies_are_as_small_as_asked_and_no_smaller(model, rows, compress):
         assert calibration.allowed(share) - a_unit_each_and_biases < parameters(smaller) <= calibration.allowed(share)
     assert parameters(model) == size
     assert torch.isfinite(losses(smaller, rows.ids)).all()
-    with pytest.raises(InputError, match="hidden units would have to go"):
+    with pytest.raises(InputError, match=r"hidden units would have to go|with one hidden unit in each block"):
         compress(calibration, 0.05)
 
 

@@ -34,7 +34,8 @@ from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionTransfo
 import howlinear as hl
 from helpers.reference import held_out_r2, r2_by_hooks
 from howlinear.errors import InputError
-from howlinear.ideas.compression.compressors.lines import fit_lines
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors.lines import lines_of
 from howlinear.ideas.compression.signals import cca_bounds, stream
 from howlinear.ideas.protocol.groups import measure_loudness
 from howlinear.ideas.protocol.layout import Layout
@@ -187,7 +188,7 @@ def test_a_layer_that_runs_again_is_not_measured_at_its_first_run(blocks):
 @pytest.mark.parametrize("look", [
     lambda model, rows: first_rows(model, rows),
     lambda model, rows: measure_loudness(model, Layout(rows, torch.zeros(N, dtype=torch.long), [1]), hl.sites(model)),
-    lambda model, rows: fit_lines(model, rows.ids),
+    lambda model, rows: lines_of(Calibration(model, rows)),
     lambda model, rows: cca_bounds(model, rows.ids),
     lambda model, rows: stream(model, rows.ids),
 ])  # fmt: skip

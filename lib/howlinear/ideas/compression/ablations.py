@@ -29,6 +29,7 @@ from howlinear.ideas.compression.allocate import (
     has_constant,
 )
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors.width import moments_of
 from howlinear.ideas.compression.own_units import before_anchor, own_units
 from howlinear.ideas.compression.race import Compressor, check_known
 from howlinear.ideas.compression.units import (
@@ -38,7 +39,6 @@ from howlinear.ideas.compression.units import (
     eliminate,
     gram_with_constant,
     root_of,
-    unit_moments,
 )
 from howlinear.models.ffn_sites import sites, width_of
 from howlinear.models.replace import replace as replace_blocks
@@ -57,13 +57,12 @@ def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
 
 def plain_squares(calibration: Calibration, share: float) -> PreTrainedModel:
     """Eliminate units exactly, with errors in all directions and at all positions weighted alike."""
-    model = calibration.model
     _, own = eliminations_of(calibration)
-    unweighted = unit_moments(model, calibration.ids)
+    unweighted = moments_of(calibration)
     moments = {
         block: UnitMoments(gram_with_constant(unweighted[block]), of_block.ridge) for block, of_block in own.items()
     }
-    every_direction = torch.eye(width_of(model), dtype=torch.float64)
+    every_direction = torch.eye(width_of(calibration.model), dtype=torch.float64)
     return _exchanged(calibration, share, moments=moments, metrics=dict.fromkeys(own, every_direction))
 
 

@@ -28,9 +28,10 @@ from howlinear.ideas.compression.units import (
     ErrorCost,
     UnitMoments,
     choose_ridge,
-    eliminate_units,
+    eliminate,
     error_costs,
     refit,
+    root_of,
     unit_grams,
 )
 from howlinear.models.ffn_sites import Site, sites
@@ -76,7 +77,8 @@ def eliminations_of(calibration: Calibration) -> tuple[Mapping[int, Elimination]
         centred = has_constant(model, site)
         ridge = choose_ridge(grams, own, metric, centred)
         moments[block] = UnitMoments(sum(grams), ridge)
-        eliminations[block] = eliminate_units(moments[block], own, metric, centred)
+        # in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left
+        eliminations[block] = eliminate(moments[block].covariance(centred), own.weight @ root_of(metric))
     return calibrate_prices(calibration, eliminations, moments), moments
 
 
@@ -133,16 +135,11 @@ class Thinned(UserDict[int, nn.Module]):
 
     def __getitem__(self, block: int) -> nn.Module:
         """Build the smaller block."""
-        site = self.site_of[block]
+        model, site = self.model, self.site_of[block]
         kept = self.eliminations[block].kept(self.data[block])
-        with read(self.model, [f"{site.name}.{name}" for name, _ in site.output.named_parameters()]):
-            return thinned(self.model, site, kept, self.moments[block])
-
-
-def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:
-    """Build a block with some of its units, read out anew."""
-    new = refit(moments, readout(model, site), kept, has_constant(model, site))
-    return with_units(model, site, kept, new)
+        with read(model, [f"{site.name}.{name}" for name, _ in site.output.named_parameters()]):
+            new = refit(self.moments[block], readout(model, site), kept, has_constant(model, site))
+            return with_units(model, site, kept, new)
 
 
 def has_constant(model: PreTrainedModel, site: Site) -> bool:
@@ -199,18 +196,15 @@ def allocate_units(
 
 def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[int, int]:
     """Choose a size for every block, of the least total price within a budget: block → its row in its table."""
-    whole = sum(int(table["parameters"].max()) for table in options.values())
-    smallest = sum(int(table["parameters"].min()) for table in options.values())
+    sizes = {block: table["parameters"].to_numpy() for block, table in options.items()}
+    whole = sum(int(of_block.max()) for of_block in sizes.values())
+    smallest = sum(int(of_block.min()) for of_block in sizes.values())
     if smallest > budget:
         raise InputError(f"{budget:,} parameters for {len(options)} blocks: at their smallest they have {smallest:,}")
     to_save = max(0, whole - budget)
-    savings = {}
-    for block, table in options.items():
-        sizes = table["parameters"].to_numpy()
-        savings[block] = sizes.max() - sizes
-    # Exact if the saving is at most `CELLS` times the common divisor of what the sizes save; beyond that every block
-    # may save up to one part in `CELLS` more than is counted for it.
-    # the knapsack is filled in cells of the common divisor of all savings, or of coarser ones
+    savings = {block: of_block.max() - of_block for block, of_block in sizes.items()}
+    # The knapsack is filled in cells of the common divisor of all savings, which is exact, or of one part in `CELLS` of
+    # what is to be saved if that is more; then every block may save up to a cell more than is counted for it.
     divisor = int(np.gcd.reduce(np.concatenate(list(savings.values()))))
     cell = max(1, divisor, to_save // CELLS)
     cells = -(-to_save // cell)
@@ -233,7 +227,7 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
             chosen[block][better] = size
 
     if not np.isfinite(least[-1]):  # the cells are too coarse to count the saving
-        return {block: int(table["parameters"].argmin()) for block, table in options.items()}
+        return {block: int(of_block.argmin()) for block, of_block in sizes.items()}
 
     # from the last block back to the first
     left = cells

@@ -12,7 +12,6 @@ import tempfile
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,9 +65,14 @@ class Calibration:
             raise InputError(f"a share of {share} of the parameters to keep: give more than 0, at most 1")
         return round(share * parameters(self.model))
 
-    def take_enough(self, share: float, order: Iterable[Name], savings: Mapping[Name, int], every: str) -> list[Name]:
-        """Take items from the front of an order, by the parameters they save, until the copy is small enough."""
-        held = parameters(self.model)
+    def take_enough(
+        self, share: float, order: Iterable[Name], savings: Mapping[Name, int], every: str, added: int = 0
+    ) -> list[Name]:
+        """Take items from the front of an order, by the parameters they save, until the copy is small enough.
+
+        `added` parameters come on top; `every` says what is left once all items are taken.
+        """
+        held = parameters(self.model) + added
         allowed = self.allowed(share)
         gone = []
         for name in order:
@@ -77,7 +81,7 @@ class Calibration:
             gone.append(name)
             held -= savings[name]
         if held > allowed:
-            raise InputError(f"with {every} {held} parameters are left, {allowed} are allowed")
+            raise InputError(f"with {every} {held} parameters are left, {allowed} are allowed: keep a larger share")
         return gone
 
     def of_blocks(self, kind: type[Found], name: str) -> MutableMapping[int, Found]:
@@ -110,10 +114,9 @@ class InFiles(UserDict[int, Found]):
     def __setitem__(self, block: int, found: Found) -> None:
         """Write a block's results."""
         file = self.folder / f"{block}.safetensors"
-        parts = {field.name: getattr(found, field.name) for field in fields(self.kind)}
         tensors = {
             name: part if isinstance(part, Tensor) else torch.tensor(part, dtype=torch.float64, device="cpu")
-            for name, part in parts.items()
+            for name, part in vars(found).items()
         }
         with atomic.written_aside(file) as aside:
             save_file(tensors, aside)

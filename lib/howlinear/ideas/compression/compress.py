@@ -157,9 +157,13 @@ def compress(
     check_flags(alike=alike, progress=progress, layerwise=layerwise)
     by_name = isinstance(model, str | Path)
     model = open_given(model, True if by_name and layerwise is None and work is not None else layerwise)
+    check_causal(model)
     rows = without_padding(rows_of(rows, model))
     with running(model), undisturbed(model):
-        calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)
+        calibration = Calibration(
+            model, rows, progress=progress, blocks=blocks, batch_size=batch_size, multiple=multiple
+        )
+        check_possible(calibration, rows, max_parameters)
         if work is not None:
             about = {"rows": rows.sha256, "blocks": calibration.blocks, "batch_size": batch_size, "multiple": multiple}
             calibration.work = open_work(work, model, about)
@@ -170,18 +174,10 @@ def compress(
         return evaluate(calibration, smaller, rows, max_parameters, alike, whole)
 
 
-def check_and_calibrate(
-    model: PreTrainedModel,
-    rows: TokenRows,
-    max_parameters: float | None,
-    progress: bool,
-    blocks: int | Iterable[int] | None,
-    batch_size: int,
-    multiple: int,
-) -> Calibration:
-    """Check everything that can be refused before computing, and make the calibration that compression starts from."""
-    check_causal(model)
-    chosen = sites(model, blocks)
+def check_possible(calibration: Calibration, rows: TokenRows, max_parameters: float | None) -> None:
+    """Refuse, before anything is computed, whatever cannot be compressed."""
+    model, multiple = calibration.model, calibration.multiple
+    chosen = sites(model, calibration.blocks)
     check_plain(model, chosen)
     check(model, rows)
     counts = [unit_count(model, site) for site in chosen]
@@ -200,8 +196,6 @@ def check_and_calibrate(
             f"{train:,} rows to fit on and {held_out} sequences held out are too few to choose among {widest:,} hidden "
             f"units by: give {ROWS_A_UNIT * widest:,} rows to fit on or more, and two sequences of two tokens held out"
         )
-    numbers = [site.block for site in chosen]
-    return Calibration(model, rows, progress=progress, blocks=numbers, batch_size=batch_size, multiple=multiple)
 
 
 def evaluate(
@@ -245,25 +239,21 @@ def _smallest_within(
     """Search for the smallest copy within a rise of perplexity."""
     losses, _ = whole
     allowed = log1p(max_dppl / exp(losses.mean()))  # nats per token
-    least = (int(least_share(calibration.model, calibration.blocks, calibration.multiple) / STEP) + 1) * STEP
-
     best: tuple[float, Compressed] | None = None
-    measured: list[tuple[float, float]] = []  # price and measured cost of each size, nats per token
-    tried: set[float] = set()
+    tried: dict[float, tuple[float, float]] = {}  # share → price and measured cost, nats per token
     price = AIM * allowed
-    for _ in range(GUESSES):
-        share = share_priced(calibration, price, least, alike)
+    while len(tried) < GUESSES:
+        share = share_priced(calibration, price, alike)
         if share is None or share in tried:
             break
-        tried.add(share)
         found = evaluate(calibration, own_units(calibration, share, alike), rows, share, alike, whole)
         if found.delta.delta <= max_dppl and (best is None or share < best[0]):
             best = (share, found)
         cost = log1p(found.delta.delta / found.base)
+        tried[share] = found.price, cost
         if NEAR * allowed <= cost <= allowed:
             break
-        measured.append((found.price, cost))
-        price = next_price(measured, AIM * allowed)
+        price = next_price(list(tried.values()), AIM * allowed)
     if best is None:
         raise InputError(
             f"of {len(tried)} sizes tried none is within {max_dppl:g} of perplexity: allow more, or give more rows"
@@ -287,10 +277,10 @@ def next_price(measured: Sequence[tuple[float, float]], allowed: float) -> float
     return min(price * (allowed / cost) ** (1 / power), furthest)
 
 
-def share_priced(calibration: Calibration, price: float, least: float, alike: bool = False) -> float | None:
+def share_priced(calibration: Calibration, price: float, alike: bool = False) -> float | None:
     """Find the smallest share of all parameters, in steps of `STEP`, priced within a budget; None if there is none."""
-    steps = range(round(least / STEP), round(1 / STEP))
-    shares = [round(number * STEP, 3) for number in steps]
+    least = least_share(calibration.model, calibration.blocks, calibration.multiple)
+    shares = [round(number * STEP, 3) for number in range(int(least / STEP) + 1, round(1 / STEP))]
     # prices fall as shares rise
     place = bisect_left(shares, -price, key=lambda share: -layout(calibration, share, alike).price)
     return shares[place] if place < len(shares) else None

@@ -37,13 +37,13 @@ from howlinear.core.moments import Moments
 from howlinear.ideas.compression.allocate import Thinned, allocate_units, costs_of, eliminations_of
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.units import (
-    covariance_of,
+    costs_beyond,
     cross,
     gram,
     halves_of,
+    ridge_regression,
     root_of,
     weighted_rows,
-    with_ridge,
 )
 from howlinear.models.disk_copy import copy_on_disk
 from howlinear.models.ffn_sites import Site, sites
@@ -178,8 +178,7 @@ def anchor(
             added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
             if added is not None:
                 # add B to the readout, and to the streams what it would have added
-                slope = added[:-1]
-                constant = added[-1]
+                slope, constant = added[:-1], added[-1]
                 before = affine_of(layer)
                 write(layer, AffineMap(before.weight + slope, before.bias + constant))
                 for stream, h in zip(streams, hidden, strict=True):
@@ -192,39 +191,18 @@ def fit_correction(
     halves: list[Moments], metric: Float[Tensor, "d d"], centred: bool
 ) -> Float[Tensor, "k_and_1 d"] | None:
     """Fit the B that is added to the readout; None if no ridge lowers the cost on the other half, or one is empty."""
-    weights = [gram(half)[-1, -1] for half in halves]
+    grams, crosses = [gram(half) for half in halves], [cross(half) for half in halves]
+    weights = [of_half[-1, -1] for of_half in grams]
     if not all(weight > 0 for weight in weights):
         return None
-    # E [h, 1] [h, 1]ᵀ and E [h, 1] rᵀ of each half
-    seconds = [gram(half) / weight for half, weight in zip(halves, weights, strict=True)]
-    crosses = [cross(half) / weight for half, weight in zip(halves, weights, strict=True)]
+    # E [h, 1] [h, 1]ᵀ and E [h, 1] rᵀ of each half, the latter in the metric
     root = root_of(metric)
-    costs = torch.zeros(len(ANCHOR_RIDGES), dtype=torch.float64, device="cpu")
-    for fitted, other in ((0, 1), (1, 0)):
-        missing = crosses[other] @ root
-        for place, ridge in enumerate(ANCHOR_RIDGES):
-            added = ridge_regression(seconds[fitted], crosses[fitted] @ root, ridge, centred)
-            # E‖(r − [h, 1] B) root‖² − E‖r root‖²
-            costs[place] += ((seconds[other] @ added - 2 * missing) * added).sum()
+    seconds = [of_half / weight for of_half, weight in zip(grams, weights, strict=True)]
+    towards = [of_half / weight @ root for of_half, weight in zip(crosses, weights, strict=True)]
+    costs = costs_beyond(seconds, towards, ANCHOR_RIDGES, centred)
     best = int(costs.argmin())
     if costs[best] >= 0:
         return None
     # the whole text has twice the rows of a half, so it takes half of the ridge
-    second = sum(gram(half) for half in halves) / sum(weights)
-    missing = sum(cross(half) for half in halves) / sum(weights)
-    return ridge_regression(second, missing, ANCHOR_RIDGES[best] / 2, centred)
-
-
-def ridge_regression(
-    second: Float[Tensor, "k_and_1 k_and_1"], cross: Float[Tensor, "k_and_1 d"], ridge: float, centred: bool
-) -> Float[Tensor, "k_and_1 d"]:
-    """Solve for the B that minimises E‖r − [h, 1] B‖² plus a ridge on the rows of h."""
-    mean = second[-1, :-1]
-    mean_missing = cross[-1]
-    towards = cross[:-1]
-    if centred:
-        towards = towards.addr(mean, mean_missing, alpha=-1)
-    factor = torch.linalg.cholesky(with_ridge(covariance_of(second, centred), ridge))
-    change = torch.cholesky_solve(towards, factor)
-    constant = mean_missing - mean @ change if centred else torch.zeros_like(mean_missing)
-    return torch.cat([change, constant[None]])
+    whole = sum(weights)
+    return ridge_regression(sum(grams) / whole, sum(crosses) / whole, ANCHOR_RIDGES[best] / 2, centred)

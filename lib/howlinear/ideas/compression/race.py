@@ -146,11 +146,6 @@ WHAT = ("by the blocks' prices", "on the text fitted on", "held out")
 """The numbers of `limits`, in order; those after a fit to other numbers of rows follow."""
 
 
-def after(fitted: int) -> str:
-    """Name the held-out number after a fit to `fitted` rows."""
-    return f"held out, fitted on {fitted:,} rows"
-
-
 def limits(
     model: PreTrainedModel,
     rows: TokenRows,
@@ -168,7 +163,7 @@ def limits(
     ]
     for other in others:
         refitted = Calibration(model, other, calibration.priced)
-        name = after(refitted.ids.numel())
+        name = f"held out, fitted on {refitted.ids.numel():,} rows"
         found.append(race(model, {"": partial(own_units, refitted)}, shares, {name: held_out}))
     measured = pd.concat(found).rename(columns={"corpus": "what"})[columns]
     table = []

@@ -20,7 +20,7 @@ sixty times as much in the blocks before the sink is made, and a tenth in those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from howlinear.core.moments import Moments, add_gram
 from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.models.ffn_sites import Site, sites, width_of
-from howlinear.models.forward import trunk
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.units import unit_count, units_hooked
 from howlinear.models.work import StreamFiles
@@ -51,7 +50,6 @@ TRIED_SHARE = 2 / 3
 Halves = tuple[Float[Tensor, "m_and_1 m_and_1"], Float[Tensor, "m_and_1 m_and_1"]]
 """Second moments of a block's units on the two halves of a text."""
 
-BATCH = 8  # sequences in a pass
 PANEL = 64  # units removed before the matrices are updated
 
 
@@ -137,6 +135,35 @@ def mean_of(second: Float[Tensor, "m_and_1 m_and_1"]) -> Float[Tensor, " m"]:
     return second[-1, :-1] / second[-1, -1]
 
 
+def ridge_regression(
+    second: Float[Tensor, "k_and_1 k_and_1"], towards: Float[Tensor, "k_and_1 d"], ridge: float, centred: bool
+) -> Float[Tensor, "k_and_1 d"]:
+    """Solve for the B that minimises E‖r − [h, 1] B‖² plus a ridge on the rows of h; `towards` is E [h, 1] rᵀ."""
+    # without a constant, both are taken about 0
+    mean_h, mean_r = second[-1, :-1] * centred, towards[-1] * centred
+    factor = torch.linalg.cholesky(with_ridge(covariance_of(second, centred), ridge))
+    slope = torch.cholesky_solve(towards[:-1].addr(mean_h, mean_r, alpha=-1), factor)
+    return torch.cat([slope, (mean_r - mean_h @ slope)[None]])
+
+
+def costs_beyond(
+    seconds: Sequence[Float[Tensor, "k_and_1 k_and_1"]],
+    towards: Sequence[Float[Tensor, "k_and_1 d"]],
+    ridges: Sequence[float],
+    centred: bool,
+) -> Float[Tensor, " ridges"]:
+    """Compute what B costs on the half of a text that it is not fitted on, with each ridge, summed over both halves.
+
+    That is E‖r − [h, 1] B‖² less E‖r‖²; arguments are those of `ridge_regression`, for each half.
+    """
+    costs = torch.zeros(len(ridges), dtype=torch.float64, device="cpu")
+    for fitted, other in ((0, 1), (1, 0)):
+        for place, ridge in enumerate(ridges):
+            added = ridge_regression(seconds[fitted], towards[fitted], ridge, centred)
+            costs[place] += ((seconds[other] @ added - 2 * towards[other]) * added).sum()
+    return costs
+
+
 def error_costs(
     model: PreTrainedModel,
     ids: Int64[Tensor, "n seq_len"],
@@ -179,21 +206,6 @@ def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_
     if not means.any():
         return torch.ones(seq_len, dtype=torch.float64, device="cpu")
     return means / means.mean()
-
-
-@torch.no_grad()
-def unit_moments(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, Moments]:
-    """Block → moments of its hidden units, all rows weighted alike, by one forward pass without the head."""
-    listened = sites(model)
-    moments = {site.block: Moments(unit_count(model, site)) for site in listened}
-
-    def keep(site: Site, h: Tensor) -> None:
-        moments[site.block].update(h.flatten(0, -2).cpu())
-
-    with units_hooked(model, listened, keep):
-        for batch in ids.split(BATCH):
-            trunk(model, batch, listened[-1])
-    return moments
 
 
 def halves_of(ids: Int64[Tensor, "n seq_len"], batch_size: int) -> tuple[list[Int64[Tensor, "_ seq_len"]], list[int]]:
@@ -249,34 +261,18 @@ def choose_ridge(
     """Choose the ridge with which a readout fitted on one half of the text costs least on the other, and vice versa."""
     if not all(half[-1, -1] > 0 for half in halves):
         return RIDGES[0]
-    first, second = halves
     # Ridges are tried with the loudest units: those of the largest variance times squared readout, a choice that needs
     # no regression. The whole text has twice the rows of a half, so it takes half of the ridge.
     weight = readout.weight @ root_of(metric)
-    variance = covariance_of(first + second, centred).diagonal()
-    loudness = variance * weight.square().sum(1)
+    loudness = covariance_of(sum(halves), centred).diagonal() * weight.square().sum(1)
     by_loudness = loudness.argsort(descending=True)
-    count = round(TRIED_SHARE * len(loudness))
-    stay = by_loudness[:count]
-    go = by_loudness[count:]
-
-    costs = torch.zeros(len(RIDGES), dtype=torch.float64, device="cpu")
-    for fitted, other in ((first, second), (second, first)):
-        covariance = covariance_of(fitted, centred)
-        # second moments of the other half about the mean of the fitted one, where the constant is fitted too
-        beyond = covariance_of(other, centred)
-        if centred:
-            shift = mean_of(other) - mean_of(fitted)
-            beyond = beyond.addr(shift, shift)
-        towards = covariance[stay][:, go] @ weight[go]
-        for place, ridge in enumerate(RIDGES):
-            factor = torch.linalg.cholesky(with_ridge(covariance, ridge)[stay][:, stay])
-            # what is lost of h V: the units that go, less the part of them that the others take over
-            left = torch.empty_like(weight)
-            left[go] = weight[go]
-            left[stay] = -torch.cholesky_solve(towards, factor)
-            costs[place] += ((beyond @ left) * left).sum()
-    best = int(costs.argmin())
+    kept, gone = by_loudness.tensor_split([round(TRIED_SHARE * len(loudness))])
+    stay = torch.cat([kept, torch.tensor([len(weight)], device="cpu")])  # and the constant
+    moments = [half / half[-1, -1] for half in halves]
+    seconds = [second[stay][:, stay] for second in moments]
+    # what the units that go contribute is to be had from those that stay
+    towards = [second[stay][:, gone] @ weight[gone] for second in moments]
+    best = int(costs_beyond(seconds, towards, RIDGES, centred).argmin())
     return RIDGES[best] / 2 if best else RIDGES[0]
 
 
@@ -330,13 +326,6 @@ def sweep_units(matrix: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
         rows = (rows - columns @ changes)[left]
         units = units[left]
     return np.array(order), np.array(ratios)
-
-
-def eliminate_units(
-    moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool
-) -> Elimination:
-    """Eliminate a block's units, priced in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left."""
-    return eliminate(moments.covariance(centred), readout.weight @ root_of(metric))
 
 
 def root_of(metric: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:

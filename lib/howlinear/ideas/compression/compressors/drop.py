@@ -35,12 +35,10 @@ def layers(calibration: Calibration, share: float) -> PreTrainedModel:
 
 def sub_layers(calibration: Calibration, share: float, kinds: Sequence[str]) -> PreTrainedModel:
     """Drop the sub-layers that turn the stream least, of the kinds "ffn" and "attention" (LLM-Drop)."""
-    scores, sizes = {}, {}
     turned = stream_of_layers(calibration)
-    for number in range(len(layers_of(calibration.model))):
-        for kind in kinds:
-            scores[kind, number] = float(getattr(turned, kind)[number])
-            sizes[kind, number] = sub_layer_size(calibration.model, number, kind)
+    numbers = range(len(layers_of(calibration.model)))
+    scores = {(kind, number): float(getattr(turned, kind)[number]) for number in numbers for kind in kinds}
+    sizes = {(kind, number): sub_layer_size(calibration.model, number, kind) for kind, number in scores}
     lowest_first = sorted(scores, key=scores.__getitem__)
     dropped = calibration.take_enough(share, lowest_first, sizes, "all of them dropped")
     copied = copy_of(calibration.model)

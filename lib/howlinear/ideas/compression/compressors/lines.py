@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -24,11 +24,8 @@ from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import HeavyRowsKeeper
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import trunk
-from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
-
-BATCH = 16  # sequences in a pass
 
 
 def by_r2(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -51,8 +48,10 @@ def _straightened(
     model = calibration.model
     savings = {}
     for site in sites(model):
-        size = sum(parameter.numel() for parameter in site.parameters())
-        savings[site.block] = size - _numbers(maps[site.block])
+        line = maps[site.block]
+        tensors = line.parameters() if isinstance(line, ConstantFirst) else (line.weight, line.bias)
+        own = sum(parameter.numel() for parameter in site.parameters())
+        savings[site.block] = own - sum(tensor.numel() for tensor in tensors)
     gone = calibration.take_enough(share, order, savings, "maps in the place of all blocks")
     chosen = {block: maps[block] for block in gone}
     # the copy is taken while the maps stand in the model, so that the FFNs that go are not copied
@@ -63,20 +62,7 @@ def _straightened(
     return copied
 
 
-def _numbers(replacement: AffineMap | ConstantFirst) -> int:
-    """Count the numbers that a map holds."""
-    if isinstance(replacement, ConstantFirst):
-        return parameters(replacement)
-    return replacement.weight.numel() + replacement.bias.numel()
-
-
 # --- The maps and their prices
-
-
-@once
-def lines_of(calibration: Calibration) -> dict[int, Lines]:
-    """Block → its affine maps."""
-    return fit_lines(calibration.model, calibration.ids)
 
 
 @once
@@ -126,9 +112,11 @@ class Lines:
     ordinary: AffineMap | ConstantFirst
 
 
+@once
 @torch.no_grad()
-def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, Lines]:
+def lines_of(calibration: Calibration) -> dict[int, Lines]:
     """Fit the affine maps of every block, in one pass."""
+    model = calibration.model
     width = width_of(model)
     listened = sites(model)
     moments = {site.block: Moments(width, width) for site in listened}
@@ -146,7 +134,7 @@ def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[i
         heavy[site.block].update(x, y, sequence, position, test=False, fold=0)
 
     with hooked(listened, keep):
-        for batch in ids.split(BATCH):
+        for batch in calibration.ids.split(calibration.batch_size):
             trunk(model, batch, listened[-1])
 
     found = {}

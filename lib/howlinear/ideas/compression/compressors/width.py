@@ -41,8 +41,9 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import costs_of, unit_sizes
 from howlinear.ideas.compression.calibration import Calibration, once
-from howlinear.ideas.compression.units import gram, gram_with_constant, unit_moments
+from howlinear.ideas.compression.units import gram, gram_with_constant
 from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.forward import trunk
 from howlinear.models.layers import parameters
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.replace import replace
@@ -145,9 +146,20 @@ def removal_costs(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
 
 
 @once
+@torch.no_grad()
 def moments_of(calibration: Calibration) -> dict[int, Moments]:
-    """Block → moments of its hidden units on the training side."""
-    return unit_moments(calibration.model, calibration.ids)
+    """Block → moments of its hidden units on the training side, all rows weighted alike."""
+    model = calibration.model
+    listened = sites(model)
+    moments = {site.block: Moments(unit_count(model, site)) for site in listened}
+
+    def keep(site: Site, h: Tensor) -> None:
+        moments[site.block].update(h.flatten(0, -2).cpu())
+
+    with units_hooked(model, listened, keep):
+        for batch in calibration.ids.split(max(1, calibration.batch_size // 2)):
+            trunk(model, batch, listened[-1])
+    return moments
 
 
 # --- How many go in which block
@@ -163,11 +175,14 @@ def evenly(
 
 def removed_from_each(calibration: Calibration, share: float) -> int:
     """Count the units to remove from every block if equally many go from each."""
-    too_many, of_a_unit = _to_remove(calibration, share)
-    removed = -(-too_many // sum(of_a_unit.values()))
-    narrowest = min(unit_count(calibration.model, site) for site in sites(calibration.model))
+    model = calibration.model
+    too_many = max(0, parameters(model) - calibration.allowed(share))
+    removed = -(-too_many // sum(unit_sizes(model, site)[0] for site in sites(model)))
+    narrowest = min(unit_count(model, site) for site in sites(model))
     if removed >= narrowest:
-        raise _impossible(removed, narrowest)
+        raise InputError(
+            f"{removed} of {narrowest} hidden units would have to go: keep a larger share of the parameters"
+        )
     return removed
 
 
@@ -180,49 +195,30 @@ def standing_out(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]]
 ) -> dict[int, Int64[Tensor, " k"]]:
     """Keep the units of the highest scores of all blocks, once each block's scores are standardised."""
+    model = calibration.model
     standard = {block: (score - score.mean()) / score.std() for block, score in scores.items()}
-    return dearest(calibration, share, standard, _new_biases(calibration.model))
+    without_bias = [site for site in sites(model) if unit_layers(model, site)[-1].bias is None]
+    return dearest(calibration, share, standard, added=len(without_bias) * width_of(model))
 
 
 def dearest(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]], added: int = 0
 ) -> dict[int, Int64[Tensor, " k"]]:
     """Keep the units of the highest scores of all blocks, one in each at least, with room for `added` parameters."""
-    too_many, of_a_unit = _to_remove(calibration, share)
-    too_many += added
     candidates = []
-    for block, score in scores.items():
-        ascending = score.argsort(stable=True)
-        candidates += [(float(score[unit]), block, int(unit)) for unit in ascending[:-1]]
-    removed: dict[int, set[int]] = {block: set() for block in scores}
-    for _, block, unit in sorted(candidates):
-        if too_many <= 0:
-            break
-        removed[block].add(unit)
-        too_many -= of_a_unit[block]
-    if too_many > 0:
-        raise _impossible(len(candidates), len(candidates) + 1)
-    return {
-        block: torch.tensor([unit for unit in range(len(score)) if unit not in removed[block]])
-        for block, score in scores.items()
-    }
-
-
-def _to_remove(calibration: Calibration, share: float) -> tuple[int, dict[int, int]]:
-    """Count the parameters in excess, and for each block those that go with a hidden unit."""
-    model = calibration.model
-    of_a_unit = {site.block: unit_sizes(model, site)[0] for site in sites(model)}
-    return max(0, parameters(model) - calibration.allowed(share)), of_a_unit
-
-
-def _new_biases(model: PreTrainedModel) -> int:
-    """Count the parameters of a bias for every readout that has none."""
-    without = [site for site in sites(model) if unit_layers(model, site)[-1].bias is None]
-    return len(without) * width_of(model)
-
-
-def _impossible(removed: int, width: int) -> InputError:
-    return InputError(f"{removed} of {width} hidden units would have to go: keep a larger share of the parameters")
+    savings = {}
+    for site in sites(calibration.model):
+        score = scores[site.block]
+        of_a_unit, _ = unit_sizes(calibration.model, site)
+        for unit in score.argsort(stable=True)[:-1].tolist():
+            candidates.append((float(score[unit]), site.block, unit))
+            savings[site.block, unit] = of_a_unit
+    lowest_first = [(block, unit) for _, block, unit in sorted(candidates)]
+    gone = calibration.take_enough(share, lowest_first, savings, "one hidden unit in each block", added)
+    kept = {block: torch.ones(len(score), dtype=torch.bool, device="cpu") for block, score in scores.items()}
+    for block, unit in gone:
+        kept[block][unit] = False
+    return {block: stays.nonzero()[:, 0] for block, stays in kept.items()}
 
 
 # --- What becomes of the readout
