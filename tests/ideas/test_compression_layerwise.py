@@ -133,7 +133,7 @@ def test_the_files_of_a_copy_go_with_it(tmp_path, monkeypatch):
 
 COMPRESSION = "howlinear.ideas.compression"
 STEPS = {  # of a compression, in their order → what is called once a layer, or once
-    "costs": f"{COMPRESSION}.units.position_weights",
+    "costs": f"{COMPRESSION}.allocate.position_weights",
     "eliminations": f"{COMPRESSION}.allocate.eliminate",
     "prices": f"{COMPRESSION}.allocate.divergences",
     "anchor": f"{COMPRESSION}.own_units.fit_correction",
@@ -221,11 +221,7 @@ def test_a_disk_that_fills_is_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "ask",
-    [
-        lambda model, ids: hl.capture(model, ids),
-        lambda model, ids: hl.token_errors(model, ids),
-    ],
+    "ask", [lambda model, ids: hl.capture(model, ids), lambda model, ids: hl.token_errors(model, ids)]
 )
 def test_what_takes_all_weights_at_once_refuses_a_model_that_has_them_in_files(ask, tmp_path):
     model = load_on_disk(saved("llama", tmp_path))

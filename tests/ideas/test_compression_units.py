@@ -14,6 +14,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression import units
+from howlinear.ideas.compression.allocate import costs_of
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors.width import moments_of as moments_of_units
 from howlinear.ideas.compression.loss_gradients import loss_gradients
@@ -22,7 +23,6 @@ from howlinear.ideas.compression.units import (
     UnitMoments,
     choose_ridge,
     eliminate,
-    error_costs,
     gram,
     gram_with_constant,
     position_weights,
@@ -187,11 +187,11 @@ def test_the_weight_of_a_position_is_what_positions_of_its_octave_have_in_common
     assert torch.equal(position_weights(torch.zeros(4).double()), torch.ones(4).double())
 
 
-def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, ids):
-    costs, gradients = {}, []
-    error_costs(model, ids, [1], costs, batch_size=5)
+def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, rows):
+    calibration, gradients = Calibration(model, rows, blocks=1), []
+    ids, found = calibration.ids, costs_of(calibration)[1]
     loss_gradients(model, ids, [1], lambda _, __, ___, g: gradients.append(g), batch_size=9)
-    found, g = costs[1], torch.cat(gradients)
+    g = torch.cat(gradients)
     expected = torch.einsum("nti,ntj->ij", g, g) / ids[:, 1:].numel()  # per predicted token, as losses are told
     torch.testing.assert_close(found.metric, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
     torch.testing.assert_close(found.weight, position_weights(g.square().sum((0, 2))), rtol=1e-3, atol=1e-5)

@@ -29,13 +29,13 @@ pytestmark = pytest.mark.long
 
 def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, more_rows, monkeypatch):
     tried = {}
-    measured = within.evaluate
+    measured = within.make_and_measure
 
-    def noted(calibration, smaller, judged_on, share, *others):
-        tried[share] = measured(calibration, smaller, judged_on, share, *others)
+    def noted(calibration, judged_on, share, *others):
+        tried[share] = measured(calibration, judged_on, share, *others)
         return tried[share]
 
-    monkeypatch.setattr(within, "evaluate", noted)
+    monkeypatch.setattr(within, "make_and_measure", noted)
     whole = perplexity(model, more_rows)
     budget = 0.02 * whole
     found = compress(model, more_rows, max_dppl=budget)
@@ -65,7 +65,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, more_rows, monkeypatch, factor):
     tried = []
     aims = []  # what guesses after the first may cost
 
-    def evaluate(_, __, ___, share, *____):
+    def make_and_measure(_, __, share, *___):
         tried.append(share)
         rise = base * (exp(cost(share)) - 1)
         units = {0: round(share / STEP)}  # which share it is
@@ -77,8 +77,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, more_rows, monkeypatch, factor):
         "check_possible": lambda *_: None,
         "timed_losses": lambda *_: (torch.full((4,), log(base)).double(), 1.0),
         "layout": lambda _, share, *__: SimpleNamespace(price=price(share)),
-        "own_units": lambda _, share, *__: share,
-        "evaluate": evaluate,
+        "make_and_measure": make_and_measure,
         "next_price": lambda measured, allowed: aims.append(allowed) or next_price(measured, allowed),
     }.items():
         monkeypatch.setattr(within, name, stands_for)

@@ -15,13 +15,16 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from howlinear.core.moments import add_gram
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.ideas.compression.signals import divergences
 from howlinear.ideas.compression.units import (
     Elimination,
@@ -29,12 +32,12 @@ from howlinear.ideas.compression.units import (
     UnitMoments,
     choose_ridge,
     eliminate,
-    error_costs,
+    position_weights,
     refit,
     root_of,
     unit_grams,
 )
-from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.shards import read
 from howlinear.models.units import readout, unit_count, unit_layers, with_units
 
@@ -52,11 +55,28 @@ CELLS = 20_000
 
 @once
 def costs_of(calibration: Calibration) -> Mapping[int, ErrorCost]:
-    """Compute what errors at the output of each block cost."""
-    some = spread(calibration.ids, COST_TOKENS)
+    """Compute what errors at the output of each block cost, by one forward and one backward pass."""
     costs = calibration.of_blocks(ErrorCost, "costs")
-    if set(costs) != set(calibration.blocks):  # all come from one backward pass
-        error_costs(calibration.model, some, calibration.blocks, costs, max(1, calibration.batch_size // 4))
+    if set(costs) == set(calibration.blocks):
+        return costs
+    ids = spread(calibration.ids, COST_TOKENS)
+    predicted = ids[:, 1:].numel()
+    width = width_of(calibration.model)
+    sums: dict[int, tuple[Tensor, Tensor]] = {}  # of unfinished blocks: Σ g gᵀ, and Σ ‖g‖² by position
+
+    def add(block: int, _: Tensor, __: Tensor, g: Tensor) -> None:
+        if block not in sums:
+            shapes = (width, width), (ids.shape[1],)
+            sums[block] = tuple(torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in shapes)
+        metric, squares = sums[block]
+        add_gram(metric, g.flatten(0, 1).contiguous())
+        squares += g.square().sum((0, 2))
+
+    def finish(block: int) -> None:
+        metric, squares = sums.pop(block)
+        costs[block] = ErrorCost(metric / predicted, position_weights(squares))
+
+    loss_gradients(calibration.model, ids, calibration.blocks, add, max(1, calibration.batch_size // 4), finish)
     return costs
 
 

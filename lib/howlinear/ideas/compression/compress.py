@@ -170,8 +170,7 @@ def compress(
         whole = timed_losses(model, rows.ids[rows.test], max(1, batch_size // 2))
         if max_dppl is not None:
             return _smallest_within(calibration, rows, max_dppl, alike, whole)
-        smaller = own_units(calibration, max_parameters, alike)
-        return evaluate(calibration, smaller, rows, max_parameters, alike, whole)
+        return make_and_measure(calibration, rows, max_parameters, alike, whole)
 
 
 def check_possible(calibration: Calibration, rows: TokenRows, max_parameters: float | None) -> None:
@@ -198,16 +197,12 @@ def check_possible(calibration: Calibration, rows: TokenRows, max_parameters: fl
         )
 
 
-def evaluate(
-    calibration: Calibration,
-    smaller: PreTrainedModel,
-    rows: TokenRows,
-    share: float,
-    alike: bool,
-    whole: tuple[Float[Tensor, " n"], float],
+def make_and_measure(
+    calibration: Calibration, rows: TokenRows, share: float, alike: bool, whole: tuple[Float[Tensor, " n"], float]
 ) -> Compressed:
-    """Measure a smaller model on the held-out side of the rows, against the whole one."""
+    """Make a smaller model, and measure it on the held-out side of the rows, against the whole one."""
     losses, speed = whole
+    smaller = own_units(calibration, share, alike)
     after, speed_after = timed_losses(smaller, rows.ids[rows.test], max(1, calibration.batch_size // 2))
     found = layout(calibration, share, alike)
     free_price = found.price if calibration.multiple == 1 else layout(calibration, share, alike, multiple=1).price
@@ -246,7 +241,7 @@ def _smallest_within(
         share = share_priced(calibration, price, alike)
         if share is None or share in tried:
             break
-        found = evaluate(calibration, own_units(calibration, share, alike), rows, share, alike, whole)
+        found = make_and_measure(calibration, rows, share, alike, whole)
         if found.delta.delta <= max_dppl and (best is None or share < best[0]):
             best = (share, found)
         cost = log1p(found.delta.delta / found.base)

@@ -20,7 +20,7 @@ sixty times as much in the blocks before the sink is made, and a tenth in those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,10 +32,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.moments import Moments, add_gram
+from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression.loss_gradients import loss_gradients
-from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.units import unit_count, units_hooked
 from howlinear.models.work import StreamFiles
@@ -164,33 +163,6 @@ def costs_beyond(
     return costs
 
 
-def error_costs(
-    model: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
-    blocks: list[int],
-    costs: MutableMapping[int, ErrorCost],
-    batch_size: int,
-) -> None:
-    """Compute what errors cost in each block, by one forward and one backward pass, and put it into `costs`."""
-    width = width_of(model)
-    predicted = ids[:, 1:].numel()
-    sums: dict[int, tuple[Tensor, Tensor]] = {}  # of unfinished blocks: Σ g gᵀ, and Σ ‖g‖² by position
-
-    def add(block: int, _: Tensor, __: Tensor, g: Tensor) -> None:
-        if block not in sums:
-            shapes = (width, width), (ids.shape[1],)
-            sums[block] = tuple(torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in shapes)
-        metric, squares = sums[block]
-        add_gram(metric, g.flatten(0, 1).contiguous())
-        squares += g.square().sum((0, 2))
-
-    def finish(block: int) -> None:
-        metric, squares = sums.pop(block)
-        costs[block] = ErrorCost(metric / predicted, position_weights(squares))
-
-    loss_gradients(model, ids, blocks, add, batch_size, finish)
-
-
 def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
     """Weight positions by the means over 0, 1, 2 to 3, 4 to 7, …, divided by the mean of all."""
     # The gradient of a single token is too noisy a weight; its mean over similar positions is not. The first position
@@ -252,12 +224,7 @@ def _next_grams(text: Layerwise, site: Site, weight: Float[Tensor, " seq_len"], 
     return gram(moments[0]), gram(moments[1])
 
 
-def choose_ridge(
-    halves: Halves,
-    readout: AffineMap,
-    metric: Float[Tensor, "d d"],
-    centred: bool,
-) -> float:
+def choose_ridge(halves: Halves, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool) -> float:
     """Choose the ridge with which a readout fitted on one half of the text costs least on the other, and vice versa."""
     if not all(half[-1, -1] > 0 for half in halves):
         return RIDGES[0]
