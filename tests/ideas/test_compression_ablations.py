@@ -7,13 +7,7 @@ import torch
 
 from helpers.unit_rows import UNITS, correlated, least_squares_loss, own_readout, seen, weighted_rows
 from howlinear.errors import InputError
-from howlinear.ideas.compression.ablations import (
-    ABLATIONS,
-    ablations,
-    in_order,
-    no_ridge,
-    scaled_to,
-)
+from howlinear.ideas.compression.ablations import ABLATIONS, ablations, in_order, no_ridge, scaled_to
 from howlinear.ideas.compression.allocate import eliminations_of, has_constant
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.race import race

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from howlinear.errors import InputError
 from howlinear.ideas.compression import allocate
-from howlinear.ideas.compression.allocate import (
-    NOTHING,
-    Thinned,
-    allocate_budget,
-    calibrate_prices,
-    eliminations_of,
-)
+from howlinear.ideas.compression.allocate import NOTHING, Thinned, allocate_budget, calibrate_prices, eliminations_of
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.signals import divergences
 from howlinear.ideas.compression.units import Elimination

@@ -14,13 +14,11 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import eliminations_of
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors.drop import stream_of_layers
-from howlinear.ideas.compression.compressors.lines import (
-    ConstantFirst,
-    line_prices,
-    lines_of,
-)
+from howlinear.ideas.compression.compressors.lines import ConstantFirst, line_prices, lines_of
 from howlinear.ideas.compression.compressors.width import moments_of
 from howlinear.ideas.compression.greedy import fit_maps
+from howlinear.ideas.compression.signals import cca_bounds
+from howlinear.instrument.perplexity import losses
 from howlinear.models.layers import parameters
 
 
@@ -72,7 +70,10 @@ def test_an_anchored_map_by_hand():
 
 
 def test_nothing_is_left_behind(model, rows):
+    before = losses(model, rows.ids)
     calibration = Calibration(model, rows, priced=4)
     for found in (lines_of, stream_of_layers, moments_of):
         assert found(calibration) is found(calibration)
+    cca_bounds(model, rows.ids)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(losses(model, rows.ids), before)

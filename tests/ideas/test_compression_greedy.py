@@ -227,13 +227,18 @@ def test_a_shortlist_that_misses_the_only_block_within_the_budget_is_widened(gpt
     assert list(compress_to(gpt2, long, 0.01, candidates=1).maps) == [1]
 
 
-def test_an_impossible_budget_names_the_cheapest_block_and_its_cost(gpt2, long):
+def test_an_impossible_budget_names_the_cheapest_block_and_its_cost(gpt2, long, monkeypatch):
+    """After one search, if the first candidates are all blocks already."""
     maps, order = _given(gpt2, long)
     ids = long.ids[~long.test]
     cheapest = next(greedy(gpt2, ids, maps, order, BLOCKS))
+    searches = []
+    watched = "howlinear.ideas.compression.greedy.greedy"
+    monkeypatch.setattr(watched, lambda *given, **options: searches.append(given[4]) or greedy(*given, **options))
     with pytest.raises(InputError, match=r"no block can be replaced within -5 of perplexity") as caught:
-        compress_to(gpt2, long, -5.0)
+        compress_to(gpt2, long, -5.0, candidates=BLOCKS + 1)
     assert f"block {cheapest.block}, costs {cheapest.delta:+.3g} on the text to fit on" in str(caught.value)
+    assert searches == [BLOCKS]
 
 
 def test_a_budget_that_only_the_text_to_fit_on_allows_is_impossible(gpt2, long, monkeypatch):

@@ -95,15 +95,8 @@ def test_unknown_racers(gpt2, rows):
 
 
 def test_ratios_side_by_side():
-    table = pd.DataFrame(
-        {
-            "model": ["m", "m", "m", "n"],
-            "method": ["a", "a", "b", "a"],
-            "share": [0.9, 0.8, 0.9, 0.9],
-            "ratio": [1.1, 1.2, 1.3, 1.4],
-        }
-    )
-    wide = ratios(table)
+    rows = [("m", "a", 0.9, 1.1), ("m", "a", 0.8, 1.2), ("m", "b", 0.9, 1.3), ("n", "a", 0.9, 1.4)]
+    wide = ratios(pd.DataFrame(rows, columns=["model", "method", "share", "ratio"]))
     assert list(wide.index) == ["a", "b"]
     assert wide.loc["a"].to_dict() == {("m", 0.9): 1.1, ("m", 0.8): 1.2, ("n", 0.9): 1.4}
     assert np.isnan(wide.loc["b", ("m", 0.8)])

@@ -4,12 +4,7 @@ import torch
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.ideas.compression.costs import swap_cost
-from howlinear.ideas.compression.reduced_rank import (
-    ffn_parameters,
-    rank_costs,
-    rank_curves,
-    share_of_block,
-)
+from howlinear.ideas.compression.reduced_rank import ffn_parameters, rank_costs, rank_curves, share_of_block
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites

@@ -21,25 +21,12 @@ from scipy import linalg
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.ideas.compression.allocate import (
-    Thinned,
-    allocate_units,
-    costs_of,
-    eliminations_of,
-    has_constant,
-)
+from howlinear.ideas.compression.allocate import Thinned, allocate_units, costs_of, eliminations_of, has_constant
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors.width import moments_of
 from howlinear.ideas.compression.own_units import before_anchor, own_units
 from howlinear.ideas.compression.race import Compressor, check_known
-from howlinear.ideas.compression.units import (
-    RIDGES,
-    Elimination,
-    UnitMoments,
-    eliminate,
-    gram_with_constant,
-    root_of,
-)
+from howlinear.ideas.compression.units import RIDGES, Elimination, UnitMoments, eliminate, gram_with_constant, root_of
 from howlinear.models.ffn_sites import sites, width_of
 from howlinear.models.replace import replace as replace_blocks
 from howlinear.models.units import readout

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.reduced_rank import RankCurve
+from howlinear.files.tables import with_ends
 from howlinear.ideas.compression.costs import cost
 from howlinear.instrument.perplexity import held_out
 from howlinear.instrument.swap_costs import swap_losses
@@ -47,24 +48,15 @@ def rank_curves(model: PreTrainedModel, curves: Mapping[int, RankCurve]) -> pd.D
     own = ffn_parameters(model) / len(sites(model))
     tables = []
     for block, curve in curves.items():
-        width = len(curve.r2) - 1
-        ranks = list(range(1, width // 2 + 1))
-        columns = {
-            "block": block,
-            "rank": ranks,
-            "share": [share_of_block(curve, rank, own) for rank in ranks],
-            "r2": curve.r2[ranks],
-            "r2_low": curve.r2_low[ranks],
-            "r2_high": curve.r2_high[ranks],
-        }
+        ranks = list(range(1, (len(curve.r2) - 1) // 2 + 1))
+        columns = {"block": block, "rank": ranks, "share": [share_of_block(curve, rank, own) for rank in ranks]}
+        columns |= {column: getattr(curve, column)[ranks] for column in with_ends("r2")}
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
 def rank_costs(
-    model: PreTrainedModel,
-    curves: Mapping[int, RankCurve],
-    text: TokenRows | Int64[Tensor, "n seq_len"],
+    model: PreTrainedModel, curves: Mapping[int, RankCurve], text: TokenRows | Int64[Tensor, "n seq_len"]
 ) -> pd.DataFrame:
     """Measure `costs.cost` of the best map of some ranks in a block's place: the width, and a half to a sixteenth."""
     scored = held_out(text)
