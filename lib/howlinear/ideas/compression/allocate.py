@@ -112,18 +112,15 @@ def calibrate_prices(
     # A price assumes that, token by token, errors are independent of what they cost. In the last blocks they are not:
     # the tokens that are hard to reproduce are those that count, and the price is too low by a factor of two or three,
     # which one swap per block measures.
-    counts = {}
-    predicted = {}
-    for block, found in eliminations.items():
-        counts[block] = len(found.order) - len(found.order) // 4
-        predicted[block] = float(found.price[-1 - counts[block]])
+    counts = {block: len(found.order) - len(found.order) // 4 for block, found in eliminations.items()}
     smaller = Thinned(calibration.model, eliminations, moments, counts)
     some = spread(calibration.ids, CALIBRATION_TOKENS)
     measured = divergences(calibration.model, smaller, some, max(1, calibration.batch_size // 4))
     for block, found in eliminations.items():
+        predicted = float(found.price[-1 - counts[block]])
         # a block that loses a quarter of its units at no cost has no factor
-        informative = min(predicted[block], measured[block]) > NOTHING
-        factor = measured[block] / predicted[block] if informative else 1.0
+        informative = min(predicted, measured[block]) > NOTHING
+        factor = measured[block] / predicted if informative else 1.0
         scaled[block] = replace(found, price=found.price * factor)
     return scaled
 

@@ -70,10 +70,7 @@ def layout(calibration: Calibration, share: float, alike: bool = False, multiple
     """Allocate a budget among the blocks, in multiples of `multiple` units, by default the calibration's."""
     eliminations, _ = eliminations_of(calibration)
     counts = allocate_units(calibration.model, eliminations, share, alike, multiple or calibration.multiple)
-    price = 0.0
-    for block, count in counts.items():
-        price += float(eliminations[block].price[-1 - count])
-    return Layout(counts, price)
+    return Layout(counts, sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items()))
 
 
 def before_anchor(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:

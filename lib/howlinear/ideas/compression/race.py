@@ -156,22 +156,19 @@ def limits(
     others: Sequence[TokenRows],
 ) -> pd.DataFrame:
     """Measure the `ratio` of own units by each of `WHAT`, and fitted to each of `others`; the price has no interval."""
-    columns = ["share", "what", *with_ends("ratio")]
-    found = [
-        race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, FITTED_TOKENS)}),
-        raced.assign(corpus=WHAT[2]),
-    ]
+    seen = {WHAT[1]: fitted_on(rows, FITTED_TOKENS)}
+    found = [race(model, {"": partial(own_units, calibration)}, shares, seen), raced.assign(corpus=WHAT[2])]
     for other in others:
         refitted = Calibration(model, other, calibration.priced)
         name = f"held out, fitted on {refitted.ids.numel():,} rows"
         found.append(race(model, {"": partial(own_units, refitted)}, shares, {name: held_out}))
-    measured = pd.concat(found).rename(columns={"corpus": "what"})[columns]
+    measured = pd.concat(found).rename(columns={"corpus": "what"})
     table = []
     for share in shares:
         price = layout(calibration, share).price
         table.append({"share": share, "what": WHAT[0], "ratio": float(np.exp(price))})
         table += measured[measured["share"] == share].to_dict("records")
-    return pd.DataFrame(table, columns=columns)
+    return pd.DataFrame(table, columns=["share", "what", *with_ends("ratio")])
 
 
 def fitted_on(rows: TokenRows, tokens: int) -> TokenRows:

@@ -3,9 +3,8 @@
 From the map's error r = y − (xW + b), known from the capture
     1 − R²_lin, the paper's criterion (arXiv 2606.19379); E‖r‖², and the same over the residual stream's variance.
 
-From the loss (`price`). With g = ∂(Σ loss)/∂y the gradient of a sequence's summed loss at the block's output, a swap
-adds −r at every token, so to second order, with the Fisher information in the place of the Hessian and errors taken
-as independent between tokens,
+From the loss (`price`). A swap adds −r at every token, so to second order, with g and the Fisher information as in
+`loss_gradients` and errors taken as independent between tokens,
 
     Δ loss per token ≈ −E[g·r] + ½ E[(g·r)²] ≈ ½ tr(E[g gᵀ] E[r rᵀ]).
 
