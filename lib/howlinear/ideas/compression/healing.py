@@ -10,7 +10,8 @@ all of them (`heal_blocks`), and compared with the original healed in the same w
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pandas as pd
 import torch
@@ -49,10 +50,15 @@ def healing(
     steps: int,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Heal the line in a block's place, and the block itself: the paired changes of perplexity on held-out text.
+    """Heal the line in a block's place, and the block itself.
 
-    They are a row for each of `LAYERS` against the model as it is, and one for `BEHIND`. The intervals take the trained
-    layers as given: another `seed`, by which the training text comes in another order, gives others.
+    The intervals leave out held-out document folds and take the trained layers as given: they do not include the effect
+    of another order of the training text, or of other training text. Another `seed` shows how far the order alone moves
+    a change; notebook 06 prints it for one model.
+
+    Returns:
+        Paired changes of perplexity on held-out text: a row for each of `LAYERS` against the model as it is, and one
+        for `BEHIND`.
     """
     (site,) = sites(model, [block])
     if site.ffn is None:
@@ -73,7 +79,9 @@ def healing(
     base = losses(model, scored)
     changes = {layer: change(base, after[layer], scored.fold) for layer in LAYERS}
     changes[BEHIND] = change(after["original, healed"], after["line, healed"], scored.fold)
-    rows = [{"block": block, "layer": layer} | delta.columns("delta") for layer, delta in changes.items()]
+    rows = []
+    for layer, delta in changes.items():
+        rows.append({"block": block, "layer": layer} | delta.columns("delta"))
     return pd.DataFrame(rows)
 
 
@@ -122,24 +130,32 @@ def healed_beside(
 def _train(
     model: PreTrainedModel, parameters: list[nn.Parameter], ids: Int64[Tensor, "m seq_len"], steps: int, seed: int
 ) -> None:
-    """Train parameters of a model on its own loss, and no others: steps of Adam on `SEQUENCES` sequences each."""
+    """Train parameters of a model on its own loss, all others frozen: steps of Adam on `SEQUENCES` sequences each."""
     if steps < 1 or ids.shape[0] < 1 or ids.shape[1] < 2:
         raise InputError(
             f"healing needs a step or more and sequences of two tokens, got steps={steps} and ids of shape "
             f"{tuple(ids.shape)}"
         )
     optimiser = Adam(parameters, lr=RATE)
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    with torch.enable_grad():
+    with _frozen(model), torch.enable_grad():
+        for parameter in parameters:
+            parameter.requires_grad_(True)
         for batch in shuffled_batches(len(ids), SEQUENCES, steps, seed):
             tokens = ids[batch].to(model.device)
             predictions = logits(model, tokens)[:, :-1]
             loss = cross_entropy(predictions.flatten(0, 1).float(), tokens[:, 1:].flatten())
-            # of these parameters alone, where backward() would leave gradients at all others too; some may have none,
-            # as experts that no token is sent to
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+            optimiser.zero_grad()
+            loss.backward()
             optimiser.step()
-    optimiser.zero_grad()
+
+
+@contextmanager
+def _frozen(model: PreTrainedModel) -> Iterator[None]:
+    """Freeze all parameters of the model in the context; afterwards each requires a gradient as before."""
+    asked = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, wanted in asked.items():
+            parameter.requires_grad_(wanted)
