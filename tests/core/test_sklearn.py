@@ -47,8 +47,11 @@ def test_estimator_score_is_the_ceiling(constant):
     estimator = AffineCeiling().fit(X[:150], y[:150])
     assert estimator.score(X[150:], y[150:]) == pytest.approx(found.r2, abs=1e-12)
     assert estimator.rank_ == found.rank
-    with pytest.raises(InputError, match="constant on these rows"):
-        estimator.score(X[150:], np.ones_like(y[150:]))
+    for constant_y in (1, 0.1):  # the mean of many 0.1 is not 0.1
+        with pytest.raises(InputError, match="constant on these rows"):
+            estimator.score(X[150:], np.full_like(y[150:], constant_y))
+    with pytest.raises(InputError, match="constant on these rows"):  # but for a row without weight
+        estimator.score(X[150:], np.r_[y[150:151], np.full((49, 3), 0.1)], np.arange(50) > 0)
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,11 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         outputs, predicted = np.asarray(y, dtype=float), self.predict(X)
         error = partial(mean_squared_error, outputs, sample_weight=sample_weight)  # refuses y of another shape, and NaN
         left = error(predicted)
-        mean = np.average(outputs, axis=0, weights=sample_weight)
-        variance = error(np.broadcast_to(mean, outputs.shape))
-        if variance == 0:
+        seen = outputs if sample_weight is None else outputs[np.asarray(sample_weight) != 0]
+        if not np.ptp(seen, axis=0).any():  # their variance about a rounded mean need not be 0
             raise InputError("no score: the outputs are constant on these rows")
-        return float(1 - left / variance)
+        mean = np.average(outputs, axis=0, weights=sample_weight)
+        return float(1 - left / error(np.broadcast_to(mean, outputs.shape)))
 
     @property
     def map_(self) -> AffineMap:
