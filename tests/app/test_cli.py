@@ -431,13 +431,14 @@ def test_compare_lays_two_texts_on_each_other(done, text, folder, tmp_path):
 def test_what_is_measured_of_a_block_is_named_everywhere(done, refused, text, folder, tmp_path):
     options = ("--corpus", text, "--rows", 4096, "--site", "attention")
     targets = ("--json", tmp_path / "a.json", "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv")
-    out = done("measure", folder, *options, "--swap", *targets)
+    out = done("measure", f"{folder}/", *options, "--swap", *targets)
     assert "attention of" in out
     written = json.loads((tmp_path / "a.json").read_text())
     expected = measure(load_model(str(folder)), str(text), rows=4096, site="attention", swap=True)
     assert written["site"] == "attention"
     table = pd.read_csv(tmp_path / "a.csv")
     assert set(table["site"]) == {"attention"}
+    assert set(table["model"]) == {written["model"]} == {f"{folder}/"}  # as it was given
     assert table["r2"].tolist() == pytest.approx([found.r2 for found in expected.values()])
     assert table["dppl"].tolist() == pytest.approx([cost.delta for cost in expected.costs.values()])
     assert "of a block’s attention" in (tmp_path / "a.html").read_text()
@@ -445,20 +446,20 @@ def test_what_is_measured_of_a_block_is_named_everywhere(done, refused, text, fo
 
     out = done("compare", folder, folder, *options, "--csv", tmp_path / "both.csv")
     both = pd.read_csv(tmp_path / "both.csv")
-    assert both["model"].str.startswith("attention of").all()
-    assert both.groupby("model").size().tolist() == [len(expected)] * 2  # the same name twice is two names
+    assert both["model"].tolist() == 2 * len(expected) * [str(folder)]  # and not a name in the legend
     assert both["r2"].tolist() == pytest.approx(2 * [found.r2 for found in expected.values()])
 
 
 def test_tokens_writes_a_page_and_a_table_and_replaces_none_unasked(done, refused, text, folder, tmp_path):
     page, table = tmp_path / "t.html", tmp_path / "t.csv"
     options = ("--corpus", text, "--rows", 4096, "--tokens", 512, "--html", page, "--csv", table)
-    out = done("tokens", folder, *options)
+    out = done("tokens", f"{folder}/", *options)
     assert "512 held-out tokens" in out
     model = load_model(str(folder))
     expected = token_errors(model, measure(model, str(text), rows=4096), tokens=512)
     read = pd.read_csv(table, keep_default_na=False, na_values={"r2": [""]})
     assert read["text"].tolist() == expected["text"].tolist()
+    assert set(read["model"]) == {f"{folder}/"}  # as it was given
     np.testing.assert_allclose(read["residual"], expected["residual"])
     assert page.read_text(encoding="utf-8").count("<span") == 512
     before = page.read_bytes(), table.read_bytes()

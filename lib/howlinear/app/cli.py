@@ -353,15 +353,16 @@ def compare(
     for model, text in pairs:
         loaded, read = read_inputs(model, text, reading.of(text, corpora))
         packed = read.rows(rows, seq_len, seed)
-        both.append(measured(loaded, packed, sys.stderr.isatty(), site, chosen, batch_size, swap))
+        profile, scores = measured(loaded, packed, sys.stderr.isatty(), site, chosen, batch_size, swap)
+        both.append((replace(profile, model=model), scores))
     names = two_names(pairs, of_site)
     compared = comparison(*both, names)
 
-    frames = [profile.to_frame().assign(model=name) for (profile, _), name in zip(both, names, strict=True)]
-    frame = pd.concat(frames, ignore_index=True)
-    makers = {"--json": lambda: comparison_numbers(compared) | {"seed": seed}, "--csv": lambda: frame}
-    page = partial(comparison_page, compared, names, frame, seed)
-    makers |= {"--plot": lambda: hl.plots.profile(frame), "--html": page}
+    frames = [profile.to_frame() for profile, _ in both]
+    drawn = pd.concat([frame.assign(model=name) for frame, name in zip(frames, names, strict=True)])
+    makers = {"--json": lambda: comparison_numbers(compared) | {"seed": seed}, "--csv": lambda: pd.concat(frames)}
+    page = partial(comparison_page, compared, names, drawn, seed)
+    makers |= {"--plot": lambda: hl.plots.profile(drawn), "--html": page}
     write_files(targets, makers)
     show(comparison_table(compared, names, plain_console().width), comparison_notes(compared))
 
@@ -456,6 +457,7 @@ def tokens(
     progress = sys.stderr.isatty()
     profile = hl.measure(loaded, packed, blocks=chosen, batch_size=batch_size, progress=progress, site=site)
     errors = hl.token_errors(loaded, profile, tokens=tokens, batch_size=batch_size, progress=progress)
+    errors = errors.assign(model=model)
     measurement = Measurement(model, profile, rows_asked=rows, seed=seed, dtype=dtype)
     write_files(targets, {"--csv": lambda: errors, "--html": lambda: render_tokens([(errors, measurement)])})
     caption = "shares of the residual ‖y − ŷ‖² over the tokens shown"

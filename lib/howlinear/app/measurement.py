@@ -50,7 +50,7 @@ class Measurement:
 
         `r2_untrained` is held out, `r2_untrained_in_sample` on the rows of the fit; the truth lies between.
         """
-        frame = self.profile.to_frame()
+        frame = self.profile.to_frame().assign(model=self.model)
         if self.untrained is not None:
             frame["r2_untrained"] = self.untrained.held_out
             frame["r2_untrained_in_sample"] = self.untrained.in_sample
