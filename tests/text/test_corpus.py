@@ -270,6 +270,8 @@ def test_an_empty_file_is_refused(tokenizer, tmp_path, content):
 def test_a_text_without_a_sequence_for_every_fold_is_refused_with_what_it_holds(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"mine\.txt is too short: .* has \d+ tokens, fewer than a sequence of 128"):
         load_corpus(write(tmp_path / "mine.txt", "one line"), tokenizer).rows()
+    with pytest.raises(InputError, match=r"of 2 documents to fit on .*; 198 others repeat these"):
+        load_corpus(["one and the same"] * 100, tokenizer, documents="file").rows()
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,12 @@ class Corpus:
         drawn = _over_files(self._measured(documents), seed)
         try:
             packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
-        except TooShortError:
+        except TooShortError as error:
             if self.otherwise is None:
+                texts = [] if callable(self.documents) else [document.text for document in self.in_order()]
+                repeated = len(texts) - len({*texts})
+                if repeated:
+                    raise TooShortError(f"{error}; {repeated:,} others repeat these and are left out") from error
                 raise
             return self.otherwise().rows(rows, seq_len, seed, folds)
         return replace(packed, left_out=(*packed.left_out, self.note)) if self.note else packed
