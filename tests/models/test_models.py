@@ -15,7 +15,7 @@ from howlinear.files import paths
 from howlinear.instrument.measure import measure
 from howlinear.models import load as models
 from howlinear.models.ffn_sites import sites
-from howlinear.models.load import load_model, tokenizer_of, untrained
+from howlinear.models.load import load_model, load_on_disk, tokenizer_of, untrained
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 
@@ -98,6 +98,10 @@ def without_a_block(folder):
             r"is no model folder: it has no config\.json; offline there are",
         ),
         (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights: save the model as safetensors"),
+        (
+            lambda folder: (folder / "model.safetensors").rename(folder / "model.fp16.safetensors"),
+            r"holds model\.fp16\.safetensors, neither .*: rename the weights",
+        ),
         *((truncated(keep), r"cannot load folder .*saved") for keep in (0, 4, 100, 5_000)),
         (lambda folder: (folder / "config.json").write_text("{"), r"cannot load folder .*saved"),
         (configured(model_type="no_such_type"), "no_such_type"),
@@ -109,6 +113,15 @@ def test_a_damaged_folder_is_refused(folder, damage, message):
     damage(folder)
     with pytest.raises(SourceError, match=message):
         load_model(folder)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("load", [load_model, load_on_disk, lambda folder: untrained(load_model(folder))])
+def test_a_model_has_its_weights_where_torch_makes_none(folder, ids, load):
+    expected = measure(load(folder), ids)
+    with torch.device("meta"):
+        found = measure(load(folder), ids)
+    assert [found[block].r2 for block in found] == [expected[block].r2 for block in expected]
 
 
 def test_a_model_with_a_graph_left_on_a_module_is_copied(gpt2, ids):

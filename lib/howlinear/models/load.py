@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,14 @@ AutoModelForCausalLM.register(DeciLMConfig, DeciLMForCausalLM)
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # bytes: the last alone
 
 
+@contextmanager
+def _with_weights() -> Iterator[None]:
+    """Build models on the CPU if torch's default device is meta, on which they would have no weights."""
+    with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext():
+        yield
+
+
+@_with_weights()
 def load_model(
     name: str | Path | PreTrainedModel,
     revision: str | None = None,
@@ -180,6 +188,7 @@ class QuantisedError(InputError):
     """An error for weights that cannot stay in their files: they are quantised, with scales stored separately."""
 
 
+@_with_weights()
 def load_on_disk(
     name: str | Path, dtype: str | torch.dtype | None = None, sites: str | None = None, device: str = "cpu"
 ) -> PreTrainedModel:
@@ -326,6 +335,7 @@ def _lacks(model: PreTrainedModel, missing: list[str]) -> str:
     return "head" if body and not any(key.startswith(body) for key in missing) else "weights"
 
 
+@_with_weights()
 def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
     """Build a model of the same configuration with fresh weights, drawn as `transformers` does by default.
 

@@ -90,7 +90,7 @@ class Shards:
         numbers = torch.as_tensor(rows, device="cpu")
         breaks = torch.nonzero(numbers.diff() != 1).flatten() + 1
         key = self._key[name]
-        with reading(self.source), safe_open(self._file[key], framework="pt") as shard:
+        with reading(self.source), torch.device("cpu"), safe_open(self._file[key], framework="pt") as shard:
             saved = shard.get_slice(key)
             runs = [saved[int(run[0]) : int(run[-1]) + 1] for run in numbers.tensor_split(breaks)]
             return torch.cat(runs).to(self.device).to(like.dtype)  # converted on the target device

@@ -118,6 +118,11 @@ def _checked_folder(folder: Path) -> str:
         raise SourceError(
             f"{folder} holds {content}: save the model as safetensors (save_pretrained does) and use that"
         )
+    read = ("model.safetensors", "model.safetensors.index.json")
+    named = b"transformers_weights" in (folder / "config.json").read_bytes()
+    if not named and not any((folder / name).exists() for name in read):
+        there = ", ".join(sorted(path.name for path in folder.glob("*.safetensors*"))[:3])
+        raise SourceError(f"{folder} holds {there}, neither {' nor '.join(read)}: rename the weights or their index")
     for file in folder.glob("*.safetensors"):
         if (
             file.is_file()
