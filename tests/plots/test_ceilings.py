@@ -4,6 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.figure import Figure
 
 import howlinear as hl
 import howlinear.plots
@@ -279,3 +281,15 @@ def test_profiles_are_drawn_as_their_tables_are_a_line_each(gpt2, rows):
     for wrong, kind in (([], "nothing"), (3, "int"), ([ffn, "gpt2"], "str"), ("gpt2", "str")):
         with pytest.raises(InputError, match=f"a profile, a list of them or a table.* {kind}"):
             profile(wrong)
+
+
+@pytest.mark.parametrize("costs", [{}, {"dppl": 0.1, "dppl_low": 0.0, "dppl_high": 0.2}])
+def test_jupyter_shows_a_figure_once(costs):
+    """As the value of a cell's last line it is shown, and then it is not among the open ones that are shown too."""
+    jupyter = DisplayFormatter()
+    jupyter.formatters["image/png"].for_type(Figure, lambda figure: b"png")
+    drawn = profile(pd.DataFrame({"block": [0, 1], "r2": 0.5, "model": "gpt2"} | costs))
+    assert plt.fignum_exists(drawn.number)  # for plt.show()
+    shown, _ = jupyter.format(drawn)
+    assert "image/png" in shown
+    assert not plt.fignum_exists(drawn.number)

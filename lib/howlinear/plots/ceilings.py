@@ -43,7 +43,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
     if ax is None and "dppl" in frame.columns:
         return profile_and_swaps(frame if "model" in frame.columns else frame.assign(model=""), published)
     if ax is None:
-        _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
+        _, ax = plt.subplots(figsize=(style.COLUMN, 2.3), FigureClass=style.ShownOnce)
     style.draw_published(ax, published, "block", "r2_lin")
     by_model = _by_model(frame)
     looks = style.looks(model for model, _ in by_model)
@@ -69,7 +69,8 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
 
 def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 2: R²_lin over depth, and below it what swapping each block for its map costs."""
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.35), sharex=True)
+    size = (style.COLUMN, 4.35)
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=size, sharex=True, FigureClass=style.ShownOnce)
     profile(frame, top, published)
     style.draw_published(bottom, published, "block", "dppl_linear")
     handles, labels = _entries(top)
