@@ -20,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from transformers import BatchEncoding
@@ -124,6 +125,7 @@ IDS = {  # all of the same token ids
     "stream of torch": lambda ids: Unending(ids),
     "loader of a stream": lambda ids: DataLoader(Unending(ids), batch_size=16),
     "column of pandas": lambda ids: pd.Series(ids.tolist()),
+    "table of pandas": lambda ids: pd.DataFrame(ids.numpy()),
     "column of Arrow": lambda ids: pa.array(ids.tolist()),
     "table of Arrow": lambda ids: pa.table({"input_ids": ids.tolist()}),
     "column of ids": lambda ids: datasets.Dataset.from_dict({"ids": ids.tolist()})["ids"],
@@ -792,7 +794,7 @@ def test_a_ceiling_is_of_arrays_or_of_moments():
     test = hl.Moments(3, 2).update(torch.tensor(x[300:]), torch.tensor(y[300:]))
     assert hl.ceiling(train, test).r2 == pytest.approx(found.r2, abs=1e-12)
     parts = (x[:300], y[:300], x[300:], y[300:])
-    kinds = [lambda part: part[::-1], lambda part: torch.tensor(part).to_sparse(), pd.DataFrame]
+    kinds = [lambda part: part[::-1], lambda part: torch.tensor(part).to_sparse(), pd.DataFrame, csr_array]
     kinds += [lambda part, kept=kept: part.astype(kept) for kept in (object, np.longdouble, ">f8")]
     kinds += [lambda part: pd.DataFrame(part).convert_dtypes(), lambda part: np.ma.masked_array(part, mask=False)]
     for kind in kinds:
@@ -803,11 +805,13 @@ def test_a_ceiling_is_of_arrays_or_of_moments():
     assert "masked" in one_line(lambda: hl.ceiling(masked, *parts[1:]))
     for bad in [(), (x,), (x, y), (train, x), (x, y, x), ("a", "b", "c", "d"), (x[:5], y, x, y), (x, y, x, None)]:
         one_line(lambda bad=bad: hl.ceiling(*bad))
+    assert "meta" in one_line(lambda: hl.ceiling(torch.empty(400, 3, device="meta"), y, x, y))
+    assert "gaps" in one_line(lambda: hl.ceiling(pd.DataFrame(x).convert_dtypes().replace(x[0, 0], pd.NA), y, x, y))
 
 
 def test_profiles_are_compared_block_by_block(model, ids):
     first, second = hl.measure(model, ids), hl.measure(tiny("mini-gpt2"), ids % 80)
-    with pytest.raises(InputError, match="2 and 3 blocks"):
+    with pytest.raises(InputError, match="2 and 3 blocks, and block 2 is in one"):
         hl.compare(first, second)
     with pytest.raises(InputError, match="two profiles"):
         hl.compare(first, "second")

@@ -298,9 +298,11 @@ def real_tensor(name: str, given: Any) -> Tensor:
         raise
     except (TypeError, ValueError, RuntimeError, LookupError) as error:
         kind = type(given).__name__
-        raise InputError(f"{name} is a {kind} that holds no numbers, or rows of several lengths") from error
+        raise InputError(f"{name} is a {kind} that holds no numbers, or gaps, or rows of several lengths") from error
     if tensor.is_complex():
         raise InputError(f"{name} holds complex numbers: give real ones")
+    if tensor.is_meta:
+        raise InputError(f"{name} is on the meta device, which holds no numbers: give a tensor that has them")
     return tensor
 
 
@@ -315,7 +317,7 @@ def tensor_of(given: Any) -> Tensor:
         return given.detach()
     if np.ma.is_masked(given):
         raise InputError(f"a {type(given).__name__} is masked in places: fill these, or leave their rows out")
-    array = np.asarray(given)
+    array = np.asarray(given.toarray() if hasattr(given, "toarray") else given)  # scipy's are sparse
     if array.dtype.kind == "O":  # Python numbers, or those of a table, which may have gaps
         array = np.asarray(array.tolist())
     too_wide = array.dtype.kind == "f" and array.itemsize > 8

@@ -426,8 +426,12 @@ def compare(first: Any, second: Any) -> pd.DataFrame:
     for given in (first, second):
         if not isinstance(given, Profile):
             raise InputError(f"compare takes two profiles, as of measure, and not a {type(given).__name__}")
-    if list(first) != list(second):
-        raise InputError(f"profiles of {len(first)} and {len(second)} blocks, not of the same: nothing to compare")
+    apart = sorted({*first} ^ {*second})
+    if apart:
+        raise InputError(
+            f"profiles of {len(first)} and {len(second)} blocks, and block {apart[0]} is in one alone: measure both "
+            "with the same blocks="
+        )
     if first.site != second.site:
         raise InputError(f"profiles of {first.site} and of {second.site} are of other parts: nothing to compare")
     rows = []

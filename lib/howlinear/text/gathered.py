@@ -63,7 +63,9 @@ def gathered(given: Any, column: str | None = None) -> Any:
             raise InputError(f"this {type(given).__name__} gives no batch")
         return _texts(batches, column) or _joined(batches)
     if is_table(given):
-        return given
+        names = names_of(given)
+        nameless = bool(names) and names == [*range(len(names))]  # as a table of token ids, a row a sequence
+        return np.asarray(given) if nameless and np.asarray(given).dtype.kind in "iuf" else given
     if _is_column(given):
         cells = filled(as_list(given))
         if _are_of_different_lengths(cells):
