@@ -28,7 +28,7 @@ from helpers.made_up import ceiling_of, made_up_profile
 from howlinear.app import cli
 from howlinear.app.console import profile_notes, profile_table
 from howlinear.app.measurement import Measurement
-from howlinear.errors import InputError
+from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.instrument.accuracy import accuracy
 from howlinear.instrument.baseline import Baseline, baseline
@@ -82,6 +82,29 @@ def test_output_that_finds_no_space_is_one_line():
     assert found.returncode == 2
     assert "no space is left" in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_files_are_written_for_a_reader_that_is_gone(howlinear, monkeypatch, text, folder, tmp_path):
+    """As after `| head`, which closes the pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        options = ("--corpus", text, "--rows", 4096, "--blocks", 0, "--csv", tmp_path / "out.csv")
+        assert howlinear("measure", folder, *options) == (0, "", "")
+    expected = measure(load_model(folder), str(text), 4096, blocks=0)
+    assert pd.read_csv(tmp_path / "out.csv")["r2"].tolist() == pytest.approx([expected[0].r2])
+
+
+@pytest.mark.parametrize(("command", "models"), [("compare", 2), ("tokens", 1)])
+def test_numbers_are_shown_before_a_file_that_cannot_be_written(howlinear, monkeypatch, text, folder, command, models):
+    def fail(*_):
+        raise SourceError("no space is left")
+
+    monkeypatch.setattr(cli, "write_files", fail)
+    code, out, err = howlinear(command, *[folder] * models, "--corpus", text, "--rows", 4096, "--blocks", "0,2")
+    assert (code, err) == (2, "howlinear: no space is left\n")
+    assert "block" in out
 
 
 def run_without_torch(*words):

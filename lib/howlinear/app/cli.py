@@ -363,8 +363,8 @@ def compare(
     makers = {"--json": lambda: comparison_numbers(compared) | {"seed": seed}, "--csv": lambda: pd.concat(frames)}
     page = partial(comparison_page, compared, names, drawn, seed)
     makers |= {"--plot": lambda: hl.plots.profile(drawn), "--html": page}
-    write_files(targets, makers)
     show(comparison_table(compared, names, plain_console().width), comparison_notes(compared))
+    write_files(targets, makers)
 
 
 def two_names(pairs: Sequence[tuple[str, str]], of_site: str = "") -> tuple[str, str]:
@@ -459,13 +459,13 @@ def tokens(
     errors = hl.token_errors(loaded, profile, tokens=tokens, batch_size=batch_size, progress=progress)
     errors = errors.assign(model=model)
     measurement = Measurement(model, profile, rows_asked=rows, seed=seed, dtype=dtype)
-    write_files(targets, {"--csv": lambda: errors, "--html": lambda: render_tokens([(errors, measurement)])})
     caption = "shares of the residual ‖y − ŷ‖² over the tokens shown"
     count = errors["block"].eq(errors["block"].iloc[0]).sum()
     show(
         fit_table(token_columns(errors), plain_console().width, headline(measurement), caption),
         [f"{count:,} held-out tokens are shown; --html shows their text"],
     )
+    write_files(targets, {"--csv": lambda: errors, "--html": lambda: render_tokens([(errors, measurement)])})
 
 
 # --- howlinear compress
@@ -573,12 +573,12 @@ def compress(
     hl.save(written, out, card, tokenizer, force)
     compression = Compression(model, loaded, smaller, packed, outcome, seed, dtype, accuracies)
     makers = {"--json": compression.to_dict, "--csv": compression.to_frame}
-    write_files(targets, makers | {"--plot": compression.draw, "--html": compression.render})
     *lines, sizes = compression.notes
     padded = written.num_parameters()
     if padded != smaller.num_parameters():
         sizes += f" ({padded:,} once padded to multiples of {MULTIPLE})"
     show(outcome_table(outcome), [*lines, f"{sizes}, written to {out}"])
+    write_files(targets, makers | {"--plot": compression.draw, "--html": compression.render})
 
 
 def check_budget(max_dppl: float | None, max_parameters: float | None, units: bool, alike: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 import unicodedata
 from functools import partial
@@ -23,7 +24,13 @@ TYPED = {
 }  # fmt: skip
 
 
-plain_console = partial(Console, markup=False, emoji=False, highlight=False)
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader, as after `| head`: files are still to be written."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+plain_console = partial(_Console, markup=False, emoji=False, highlight=False)
 """A console that shows names and tokens as they are; others read `[b]` as a style and `:books:` as a picture."""
 
 
