@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.utils import prune
+from transformers.modeling_utils import local_torch_dtype
 
 from conftest import BLOCKS, WIDTH, logits, tiny
 from helpers.nearly import assert_same_outputs
@@ -116,11 +117,17 @@ def test_a_damaged_folder_is_refused(folder, damage, message):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("load", [load_model, load_on_disk, lambda folder: untrained(load_model(folder))])
-def test_a_model_has_its_weights_where_torch_makes_none(folder, ids, load):
-    expected = measure(load(folder), ids)
-    with torch.device("meta"):
-        found = measure(load(folder), ids)
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("load", [load_model, load_on_disk])
+def test_weights_do_not_depend_on_the_defaults_of_torch(folder, ids, load, fresh):
+    """On the meta device there would be none, and float64 numbers would be drawn otherwise."""
+
+    def measured():
+        return measure(untrained(load(folder)) if fresh else load(folder), ids)
+
+    expected = measured()
+    with torch.device("meta"), local_torch_dtype(torch.float64):
+        found = measured()
     assert [found[block].r2 for block in found] == [expected[block].r2 for block in expected]
 
 

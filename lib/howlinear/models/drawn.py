@@ -67,7 +67,7 @@ class Draws:
         path, _, leaf = name.rpartition(".")
         owner = self.twin.get_submodule(path)
         rests, padding = getattr(owner, leaf), getattr(owner, "padding_idx", None)
-        drawn = nn.Parameter(torch.full(shape, torch.nan, device="cpu"), requires_grad=False)
+        drawn = nn.Parameter(torch.full(shape, torch.nan, dtype=torch.float32, device="cpu"), requires_grad=False)
         key = hashlib.sha256(f"{self.seed} {name} {first}".encode()).digest()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(key[:8]))

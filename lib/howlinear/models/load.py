@@ -35,6 +35,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_utils import local_torch_dtype
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
 from howlinear.errors import InputError, SourceError, in_one_line
@@ -340,7 +341,7 @@ def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
     """Build a model of the same configuration with fresh weights, drawn as `transformers` does by default.
 
     If the model's weights stay on disk, the fresh ones are drawn when a part of the model runs (`models.drawn`): from
-    the same distribution, but not the same numbers as in memory.
+    the same distribution, but not the same numbers as in memory, where they are float32 whatever torch's default is.
     """
     model = model_of(model, on_disk=True)
     check_count("seed", seed, least=0)
@@ -350,7 +351,8 @@ def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
         kind = _with_smaller_blocks(type(model), config)
         if not is_on_disk(model):
             try:
-                return kind(config).eval()
+                with local_torch_dtype(torch.float32):
+                    return kind(config).eval()
             except TypeError as error:
                 raise InputError(
                     f"a {kind.__name__} is not built from its config alone: {in_one_line(error)}"
