@@ -164,6 +164,8 @@ def test_a_file_whose_parts_do_not_fit_is_one_line(profile, tmp_path):
             hl.Profile.from_dict(content | {"blocks": blocks})
     with pytest.raises(InputError, match="it holds 2 profiles"):
         hl.Profile.from_dict({"measurements": [content, content]})
+    with pytest.raises(InputError, match=r"compares two profiles: .*content\['first'\]"):  # of `howlinear compare`
+        hl.Profile.from_dict({"first": content, "second": content})
     with pytest.raises(InputError, match="perplexity is no number"):
         hl.Profile.from_dict(content | {"perplexity": "low"})
     profile.save(tmp_path / "p.safetensors")

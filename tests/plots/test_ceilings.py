@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -278,6 +279,11 @@ def test_profiles_are_drawn_as_their_tables_are_a_line_each(gpt2, rows):
     assert len(both) == 3
     assert "attention" not in label
     assert "of attention" in lines(profile(attention))[1]
+    # a table of one model on two texts has a line each, as two profiles have; and columns may be left out
+    other = replace(ffn, rows=replace(rows, corpus="another text"), solved=attention.solved)
+    table = pd.concat([ffn.to_frame(), other.to_frame()]).drop(columns="massive_rows")
+    assert lines(profile(table)) == lines(profile([ffn, other]))
+    assert [*lines(profile(table))[0].values()] == [r2["ffn"], r2["attention"]]
     for wrong, kind in (([], "nothing"), (3, "int"), ([ffn, "gpt2"], "str"), ("gpt2", "str")):
         with pytest.raises(InputError, match=f"a profile, a list of them or a table.* {kind}"):
             profile(wrong)

@@ -123,6 +123,8 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
     if "measurements" in content:
         several = len(content["measurements"])
         raise ValueError(f"it holds {several} profiles: give one, Profile.from_dict(content['measurements'][0])")
+    if {"first", "second"} <= content.keys():
+        raise ValueError("it compares two profiles: give one, Profile.from_dict(content['first'])")
     rows = RowsOnRecord(
         content["corpus"], content["sha256"], content["rows"], content["seq_len"], content.get("text", "")
     )

@@ -53,7 +53,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
         if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().any():
             bars = style.error_bars(blocks, "r2")
         ax.errorbar(blocks["block"], blocks["r2"], bars, capsize=1.5, elinewidth=0.7, **look)
-        if "r2_ordinary" in frame.columns:
+        if {"r2_ordinary", "massive_rows"} <= set(frame.columns):
             _draw_ordinary(ax, blocks, look)
         if "r2_untrained" in frame.columns:
             _draw_untrained(ax, blocks, look["color"])
@@ -157,14 +157,19 @@ def _table_of(given: Any) -> pd.DataFrame:
         missing = [name for name in ("block", "r2") if name not in given.columns]
         if missing:
             raise InputError(f"a table without {', '.join(missing)}: give one as profile.to_frame() makes it")
-        return given
-    profiles = list(given) if isinstance(given, list | tuple) else [given]
-    if not profiles or not all(hasattr(each, "to_frame") for each in profiles):
-        held = ", ".join({type(each).__name__: None for each in profiles}) or "nothing"
-        raise InputError(f"profile takes a profile, a list of them or a table, and was given {held}")
-    frames = [each.to_frame() for each in profiles]
+        keys = [name for name in ("model", "corpus", "site") if name in given.columns]
+        if keys[:1] != ["model"] or not given.duplicated(["model", "block"]).any():
+            return given
+        # a model on several texts, or several of its parts
+        frames = [frame.copy() for _, frame in given.groupby(keys, sort=False, dropna=False)]
+    else:
+        profiles = list(given) if isinstance(given, list | tuple) else [given]
+        if not profiles or not all(hasattr(each, "to_frame") for each in profiles):
+            held = ", ".join({type(each).__name__: None for each in profiles}) or "nothing"
+            raise InputError(f"profile takes a profile, a list of them or a table, and was given {held}")
+        keys, frames = ["model", "corpus", "site"], [each.to_frame() for each in profiles]
     # a label has text and site if profiles differ in these, and a number if labels still coincide
-    differing = [name for name in ("corpus", "site") if len({frame[name].iloc[0] for frame in frames}) > 1]
+    differing = [name for name in keys[1:] if len({frame[name].iloc[0] for frame in frames}) > 1]
     times: Counter[str] = Counter()
     for frame in frames:
         first = frame.iloc[0]
