@@ -27,12 +27,17 @@ class ProcessError(HowlinearError, ConnectionError):
 
 def in_one_line(error: BaseException) -> str:
     """Join the lines of another library's error message; if it is empty, return the error's type."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(_message(error).split()) or type(error).__name__
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's error message, or the error's type if it is empty."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (_message(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _message(error: BaseException) -> str:
+    """Return the message of an error; that of a `KeyError` is the missing key alone."""
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 @contextmanager

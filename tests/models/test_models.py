@@ -91,6 +91,12 @@ def without_a_block(folder):
     save_file({k: v for k, v in weights.items() if "h.1.mlp" not in k}, folder / "model.safetensors", {"format": "pt"})
 
 
+def index_without_metadata(folder):
+    shard = (folder / "model.safetensors").rename(folder / "part.safetensors")
+    index = {"weight_map": dict.fromkeys(load_file(shard), shard.name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -104,7 +110,8 @@ def without_a_block(folder):
             r"holds model\.fp16\.safetensors, neither .*: rename the weights",
         ),
         *((truncated(keep), r"cannot load folder .*saved") for keep in (0, 4, 100, 5_000)),
-        (lambda folder: (folder / "config.json").write_text("{"), r"cannot load folder .*saved"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"cannot load folder .*saved .*is it whole"),
+        (index_without_metadata, r"cannot load folder .*saved \(no 'metadata'\); is it whole"),
         (configured(model_type="no_such_type"), "no_such_type"),
         (configured(n_embd=2 * WIDTH), "of another model"),
         (without_a_block, "mlp"),

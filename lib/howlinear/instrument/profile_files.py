@@ -19,7 +19,7 @@ from torch import Tensor
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.core.token_split import TokenSplit
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, in_one_line
 from howlinear.files import atomic
 from howlinear.files.paths import check_path
 from howlinear.instrument.capture import BlockCapture, LazyBlocks
@@ -109,7 +109,8 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise SourceError(f"cannot read a profile from {path}: {error}; give a file that Profile.save wrote") from error
+        why = in_one_line(error)
+        raise SourceError(f"cannot read a profile from {path}: {why}; give a file that Profile.save wrote") from error
 
 
 def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Profile:

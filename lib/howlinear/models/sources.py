@@ -185,6 +185,9 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
     except SourceError:
         raise
     except UNLOADABLE as error:
+        remedy = embedded()
+        if Path(source).exists():
+            remedy = "is it whole, and of a kind that this version of transformers knows?"
         if Path(source).is_dir():
             where = f"folder {source}"
         elif Path(source).is_file():
@@ -195,7 +198,7 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
             where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
         else:
             where = f"{source}: no such folder here, and {_refusal(source, revision, error)}"
-        raise SourceError(f"cannot load {where} ({first_line(error)}); {embedded()}") from error
+        raise SourceError(f"cannot load {where} ({first_line(error)}); {remedy}") from error
 
 
 def _refusal(source: str, revision: str | None, error: BaseException | None) -> str:
