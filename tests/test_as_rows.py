@@ -742,6 +742,7 @@ ASKED_FOR = {
     "images": (lambda folder: torch.zeros(4, 3, 8, 8), "pixel_values"),
     "list of images": (lambda folder: [torch.zeros(3, 8, 8)] * 4, "pixel_values"),
     "images and their classes": (lambda folder: [(torch.zeros(3, 8, 8), 1)] * 4, "pixel_values"),
+    "a table of numbers": (lambda folder: pd.DataFrame({"first": [1, 2], "second": [3, 4]}), "table.to_numpy()"),
     "a file of bytes": (lambda folder: (folder / "ids.bin").write_bytes(b"\0\1" * 40) and folder / "ids.bin", "NUL"),
 }
 

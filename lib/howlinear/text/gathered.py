@@ -64,8 +64,14 @@ def gathered(given: Any, column: str | None = None) -> Any:
         return _texts(batches, column) or _joined(batches)
     if is_table(given):
         names = names_of(given)
-        nameless = bool(names) and names == [*range(len(names))]  # as a table of token ids, a row a sequence
-        return np.asarray(given) if nameless and np.asarray(given).dtype.kind in "iuf" else given
+        if not names or any(getattr(kind, "kind", "O") not in "iuf" for kind in getattr(given, "dtypes", ["text"])):
+            return given
+        if names == [*range(len(names))]:
+            return np.asarray(given)  # token ids, a row a sequence
+        raise InputError(
+            f"a {type(given).__name__} of numbers in columns {names[0]!r}, …: give token ids without names of columns, "
+            "table.to_numpy(), or as lists in one column input_ids"
+        )
     if _is_column(given):
         cells = filled(as_list(given))
         if _are_of_different_lengths(cells):
