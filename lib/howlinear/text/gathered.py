@@ -63,8 +63,8 @@ def gathered(given: Any, column: str | None = None) -> Any:
             raise InputError(f"this {type(given).__name__} gives no batch")
         return _texts(batches, column) or _joined(batches)
     if is_table(given):
-        names = names_of(given)
-        if not names or any(getattr(kind, "kind", "O") not in "iuf" for kind in getattr(given, "dtypes", ["text"])):
+        names, kinds = names_of(given), getattr(given, "dtypes", [None])
+        if len(names) < 2 or any(getattr(kind, "kind", "O") not in "iuf" for kind in kinds):
             return given
         if names == [*range(len(names))]:
             return np.asarray(given)  # token ids, a row a sequence
