@@ -153,6 +153,11 @@ def test_a_name_that_is_neither_folder_nor_hub_id_is_refused(name):
         load_model(name)
 
 
+def test_a_file_of_a_folder_is_answered_with_the_folder(folder):
+    with pytest.raises(SourceError, match=f"give its folder, {folder}$"):
+        load_model(folder / "model.safetensors")
+
+
 def test_without_a_network_the_hub_was_tried_and_what_works_offline_is_named():
     with pytest.raises(SourceError, match=r"somebody/nothing: no such folder here.*Hub.*offline there are.*folder"):
         load_model("somebody/nothing")

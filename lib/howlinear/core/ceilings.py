@@ -245,7 +245,10 @@ def moments_of(x: Any, y: Any) -> Moments:
     """
     rows = []
     for name, given in (("X", x), ("Y", y)):
-        tensor = real_tensor(name, given).detach().cpu().to_dense()
+        tensor = real_tensor(name, given).detach()
+        if tensor.is_meta:
+            raise InputError(f"{name} is on the meta device, which holds no numbers: give a tensor that has them")
+        tensor = tensor.cpu().to_dense()
         if name == "Y" and tensor.ndim == 1:
             tensor = tensor[:, None]
         if tensor.ndim != 2:

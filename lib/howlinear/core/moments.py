@@ -301,8 +301,6 @@ def real_tensor(name: str, given: Any) -> Tensor:
         raise InputError(f"{name} is a {kind} that holds no numbers, or gaps, or rows of several lengths") from error
     if tensor.is_complex():
         raise InputError(f"{name} holds complex numbers: give real ones")
-    if tensor.is_meta:
-        raise InputError(f"{name} is on the meta device, which holds no numbers: give a tensor that has them")
     return tensor
 
 

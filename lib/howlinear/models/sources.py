@@ -80,7 +80,9 @@ def unchecked(name: str) -> str:
         if not os.path.isfile(name):
             raise SourceError(f"cannot read {name}: No such file or directory; give the path of a GGUF file")
         return name
-    if os.path.isfile(name) or len(name) > LONGEST_ID or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
+    if os.path.isfile(name):
+        raise SourceError(f"no model folder {name}, but a file: give its folder, {os.path.dirname(name) or '.'}")
+    if len(name) > LONGEST_ID or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
         raise SourceError(f"no model folder {name}; {embedded()}")
     return name
 
