@@ -76,14 +76,14 @@ def _read(
     width = width_of(model)
     moments = {site.block: defaultdict(partial(Moments, width, width)) for site in some}
 
-    def keep(site: Site, x: Tensor, y: Tensor, batch: Tensor, places: Tensor) -> None:
-        test, fold = fold_of(layout.rows, batch)
-        first = places % layout.rows.seq_len == 0
+    def keep(site: Site, x: Tensor, y: Tensor, sequence: Tensor, position: Tensor) -> None:
+        test, fold = fold_of(layout.rows, sequence)
+        first = position == 0
         loud = y.float().norm(dim=1) > thresholds[site.block]
         for is_first, is_loud in product((False, True), repeat=2):
             inside = (first == is_first) & (loud == is_loud)
             if inside.any():
-                group = Group(test, fold, int(layout.step[batch[0]]), is_first, is_loud)
+                group = Group(test, fold, int(layout.step[sequence[0]]), is_first, is_loud)
                 moments[site.block][group].update(x[inside], y[inside])
 
     read_tokens(model, layout.rows, some, _batches(layout), keep)
