@@ -25,6 +25,14 @@ _NAMELESS = {"color": "0.2", "marker": "o"}
 _APART = 0.06  # share of a panel's height: labels of ticks closer than this would touch
 
 
+class _ShownOnce(Figure):
+    """A figure that Jupyter shows once, also as a cell's last line: what is open after that line is shown as well."""
+
+    def _ipython_display_(self) -> None:
+        plt.close(self)
+        raise NotImplementedError  # Jupyter goes on to show it as any other figure
+
+
 def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
     """Plot R²_lin over depth with its interval, a line per model; and swap costs below it, if the table has them.
 
@@ -43,7 +51,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
     if ax is None and "dppl" in frame.columns:
         return profile_and_swaps(frame if "model" in frame.columns else frame.assign(model=""), published)
     if ax is None:
-        _, ax = plt.subplots(figsize=(style.COLUMN, 2.3), FigureClass=style.ShownOnce)
+        _, ax = plt.subplots(figsize=(style.COLUMN, 2.3), FigureClass=_ShownOnce)
     style.draw_published(ax, published, "block", "r2_lin")
     by_model = _by_model(frame)
     looks = style.looks(model for model, _ in by_model)
@@ -70,7 +78,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
 def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 2: R²_lin over depth, and below it what swapping each block for its map costs."""
     size = (style.COLUMN, 4.35)
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=size, sharex=True, FigureClass=style.ShownOnce)
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=size, sharex=True, FigureClass=_ShownOnce)
     profile(frame, top, published)
     style.draw_published(bottom, published, "block", "dppl_linear")
     handles, labels = _entries(top)

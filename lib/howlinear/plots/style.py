@@ -70,14 +70,6 @@ _RC = {
 }
 
 
-class ShownOnce(Figure):
-    """A figure that Jupyter shows once, also as a cell's last line: what is open after that line is shown as well."""
-
-    def _ipython_display_(self) -> None:
-        plt.close(self)
-        raise NotImplementedError  # Jupyter goes on to show it as any other figure
-
-
 def use(models: Iterable[str] = ()) -> None:
     """Set the style, and the looks of a run's models, for all later figures."""
     _of_run.clear()
