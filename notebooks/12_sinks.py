@@ -386,7 +386,9 @@ print(depth.astype(float).round(2).T.to_string())
 
 # %%
 writers = flow[flow["role"] == "writes most"].set_index("model")["block"].to_dict()
-print("no massive outputs to change:", ", ".join(name for name in run.models if name not in writers) or "in no model")
+unchanged = [name for name in run.models if name not in writers]
+if unchanged:
+    print(f"No block of {', '.join(unchanged)} writes massive outputs, so there is nothing to change there.")
 tried = []
 for name, writer in writers.items():
     stored = run.capture(name)
@@ -465,7 +467,8 @@ plt.show()
 
 # %%
 costless = [name for name in run.models if name not in set(swap_costs["model"])]
-print("no next token to predict, so no perplexity and no swap costs:", ", ".join(costless) or "of no model")
+if costless:
+    print(f"{', '.join(costless)}: no next token is predicted, so there is no perplexity, and swaps have no cost.")
 costs.worth_table(swap_costs).dropna(axis=1, how="all").round(3)
 
 # %% [markdown]

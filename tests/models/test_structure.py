@@ -315,6 +315,10 @@ def test_a_tower_is_not_taken_for_the_text_beside_it():
     of_images = nn.ModuleList([Apart(WIDTH, SelfAttention, FeedForward) for _ in range(2)])
     beside = house(vision_tower=of_images)
     assert pattern_of(beside) == "trunk.rooms.*.ff"
+    for layer in of_images:  # as in BART, whose pairs are taken for FFNs
+        layer.fc1, layer.fc2 = layer.first, layer.last
+        del layer.first, layer.last
+    assert pattern_of(house(vision_tower=of_images)) == "trunk.rooms.*.ff"
     for kind, path in (("layer", "trunk.rooms.2"), ("attention", "trunk.rooms.2.mix")):
         assert sites(beside, site=kind)[-1].name == path
     with pytest.raises(InputError, match=r"several modules of trunk\.rooms\.0 could be the FFN"):

@@ -54,10 +54,12 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
             patterns.append(starred(name, paths[0]))
         except Unclear as reason:
             unclear[name] = reason
+    # pairs in a tower that reads images or sound do not count beside other blocks
+    patterns = [each for each in patterns if "," not in each or not perceives(each)] or patterns
     of_text = [reason for name, reason in unclear.items() if not perceives(name)]
     if all(map(perceives, patterns)) and (of_text or not patterns):  # a tower does not stand for a text's blocks
         raise Unclear("; ".join(map(str, of_text or unclear.values())))
-    # pairs of a text's FFNs count as much as an image tower of the same width; pairs in a tower do not count
+    # pairs of a text's FFNs count as much as an image tower of the same width
     fitting = [*patterns, *(reason.pair for reason in unclear.values() if reason.pair and not perceives(reason.pair))]
     if len(fitting) > 1:
         raise Unclear(f"{' and '.join(fitting)} all fit")

@@ -141,8 +141,10 @@ def _gains_by_choice(
     held_out = rows[0].test.nonzero()[:, 0]
     x = torch.stack([of_block.x for of_block in rows])
     e = torch.stack(list(left))
-    squares = [torch.stack([squares_about_mean(of_block.y[judge]) for of_block in rows]) for judge in (held_out, apart)]
-    judges = list(zip((held_out, apart), squares, strict=True))
+    judges = []
+    for judge in (held_out, apart):
+        squares = [squares_about_mean(of_block.y[judge]) for of_block in rows]
+        judges.append((judge, torch.stack(squares)))
     generator = torch.Generator().manual_seed(seed)
     model = Products(len(rows), x.shape[2], e.shape[2], rank, generator)
     gains, gains_apart = _train(model, x, e, used, judges, steps, generator)

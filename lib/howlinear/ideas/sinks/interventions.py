@@ -269,10 +269,8 @@ class _Block:
         return Seen(self._scores(), ordinary, massive_rows, mean.cpu())
 
     def _scores(self) -> Scores:
-        train, test = (
-            [moments.cpu() for (held_out, _), moments in self.ordinary.items() if held_out == side]
-            for side in (False, True)
-        )
+        train = [moments.cpu() for (held_out, _), moments in self.ordinary.items() if not held_out]
+        test = [moments.cpu() for (held_out, _), moments in self.ordinary.items() if held_out]
         return score_folds(fit_folds(train), test)
 
 
