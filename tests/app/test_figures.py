@@ -16,7 +16,7 @@ from howlinear.app import figures
 from howlinear.app.figures import PARTS, not_run
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
-from howlinear.notebook import execute
+from howlinear.notebook import execute, settings
 from howlinear.text.documents import offline_documents
 from howlinear.training.minis import new_model
 
@@ -62,6 +62,23 @@ def test_figures_of_another_model_are_replaced_if_that_is_asked_for(pipeline, tm
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="something else"):
         figures.figures("mini-gpt2", folder=tmp_path / "other", force=True)
+
+
+def test_a_notebook_that_was_not_begun_names_those_that_failed_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    profile = settings.read("own-short")
+    logs, done = paths.build(profile.name) / "logs", paths.scratch(profile.name) / "notebooks"
+    logs.mkdir(parents=True)
+    done.mkdir(parents=True)
+    text = next(iter(profile.corpora_by_name))
+    (logs / f"{text}.log").write_text("howlinear: too few rows\n")
+    assert figures._reason(profile, "10_degrees") == "too few rows"  # no notebook was begun
+    (logs / f"{text}.log").write_text("capture: 100%\n")
+    (logs / "02_ceilings.log").write_text("done\n")
+    (done / "02_ceilings.ipynb").touch()
+    (logs / "03_bilinear.log").write_text("a warning\nhowlinear: a failed cell\n")
+    assert figures._reason(profile, "03_bilinear") == "a failed cell"
+    assert figures._reason(profile, "10_degrees").endswith("and 03_bilinear failed")
 
 
 def test_texts_cut_as_asked_for_lie_in_the_folder_before_anything_reads_them(pipeline, tmp_path):

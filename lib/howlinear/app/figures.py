@@ -278,7 +278,7 @@ def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress) 
     command += ["--cores", str(cores), "--resources", f"mem_mb={MEMORY}", "--config", f"profile={profile.path}"]
     log = paths.build(profile.name) / "logs" / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    executed = [paths.scratch(profile.name) / "notebooks" / f"{stem}.ipynb" for stem in profile.notebooks or ()]
+    executed = [_executed(profile, stem) for stem in profile.notebooks or ()]
     with log.open("w", encoding="utf-8") as said:
         process = subprocess.Popen(command, cwd=paths.ROOT, stdout=said, stderr=said)  # noqa: S603 (all of it is ours)
         try:
@@ -292,16 +292,28 @@ def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress) 
     progress(sum(path.is_file() for path in executed), len(executed))
 
 
+def _executed(profile: settings.RunProfile, stem: str) -> Path:
+    """Return where the pipeline writes an executed notebook."""
+    return paths.scratch(profile.name) / "notebooks" / f"{stem}.ipynb"
+
+
 def _reason(profile: settings.RunProfile, stem: str) -> str:
-    """Return the last log line of a failed notebook, or of the capture that it waited for."""
+    """Return the last log line of a failed notebook; of one that was not begun, say what failed before it."""
     logs = paths.build(profile.name) / "logs"
-    for name in (stem, *profile.corpora_by_name, "snakemake"):
+
+    def last_line(name: str) -> str | None:
         log = logs / f"{name}.log"
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-        said = [line.removeprefix("howlinear: ") for line in lines if line.strip()]
-        if said:
-            return said[-1]
-    return "it was not begun"
+        return next((line.removeprefix("howlinear: ") for line in reversed(lines) if line.strip()), None)
+
+    if said := last_line(stem):
+        return said
+    failed = [
+        other for other in profile.notebooks or () if last_line(other) and not _executed(profile, other).is_file()
+    ]
+    if failed:
+        return f"it reads what other notebooks have found, and {', '.join(failed)} failed"
+    return next(filter(None, map(last_line, (*profile.corpora_by_name, "snakemake"))), "it was not begun")
 
 
 # --- the page
