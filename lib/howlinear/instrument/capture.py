@@ -317,10 +317,12 @@ def read_tokens(
     keep: Callable[[Site, Tensor, Tensor, Tensor, Tensor], None],
     task: str = "tokens",
     progress: bool = False,
+    predicted: Callable[[Tensor, Tensor], None] | None = None,
 ) -> None:
     """Run batches of sequences, and call `keep(site, x, y, sequence, position)` with the rows of each that a site sees.
 
-    `x` and `y`, shapes (n, d), are without padding; `sequence` and `position`, shape (n,), say where each row is.
+    `x` and `y`, shapes (n, d), are without padding; `sequence` and `position`, shape (n,), say where each row is. With
+    `predicted`, the model's head runs too, and it is called with each batch and its logits.
     """
     batch = torch.empty(0, dtype=torch.long, device="cpu")
 
@@ -329,7 +331,11 @@ def read_tokens(
 
     with running(model), evaluating(model), hooked(listened, keep_tokens):
         for batch in tqdm(batches, unit="batch", desc=task, disable=not progress):
-            trunk(model, batch_of(model, rows, batch), listened[-1])
+            inputs = batch_of(model, rows, batch)
+            if predicted is None:
+                trunk(model, inputs, listened[-1])
+            else:
+                predicted(batch, logits(model, inputs))
 
 
 class _Block:

@@ -32,9 +32,8 @@ from howlinear.ideas.sinks.planted import planted
 from howlinear.instrument.capture import read_tokens
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import token_losses
-from howlinear.models.checks import evaluating, longest_sequence
+from howlinear.models.checks import longest_sequence
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import logits
 from howlinear.models.load import is_causal, tokenizer_of
 from howlinear.text.rows import TokenRows, batches, fold_of
 
@@ -274,36 +273,6 @@ class _Block:
         return score_folds(fit_folds(train), test)
 
 
-def observe(
-    model: PreTrainedModel, layout: Layout, blocks: Sequence[int], ordinary: Bool[Tensor, " places"]
-) -> dict[int, Seen]:
-    """Measure R²_lin of some blocks in a pass over all rows, given the places that are `ordinary`."""
-    kept = {block: _Block() for block in blocks}
-
-    def keep(site: Site, x: Tensor, y: Tensor, sequence: Tensor, position: Tensor) -> None:
-        place = layout.place[sequence, position]
-        chosen = (ordinary[place] & (place >= 0)).to(x.device)
-        kept[site.block].update(fold_of(layout.rows, sequence), x, y, chosen)
-
-    read_tokens(model, layout.rows, sites(model, list(blocks)), layout.batches(), keep)
-    return {block: kept.pop(block).finish() for block in blocks}
-
-
-@torch.no_grad()
-def place_losses(model: PreTrainedModel, layout: Layout) -> Float[Tensor, " places"]:
-    """Compute the loss of every held-out token of the shared rows, in nats; NaN if it is not predicted."""
-    losses = torch.full((layout.places,), torch.nan, dtype=torch.float64)
-    with evaluating(model):
-        for batch in layout.batches():
-            if layout.rows.test[batch[0]]:
-                ids = layout.rows.ids[batch]
-                losses[layout.place[batch][:, 1:]] = token_losses(logits(model, ids), ids)
-    return losses
-
-
-# --- All interventions on a model
-
-
 @dataclass(frozen=True)
 class Pass:
     """What a forward pass over all rows shows."""
@@ -311,6 +280,45 @@ class Pass:
     seen: dict[int, Seen]  # of each block
     losses: Float[Tensor, " places"] | None  # of every held-out token of the shared rows; None of an encoder
     size: float | None = None  # of noise, in median norms of the writer's outputs; None where none is added
+
+
+def observe(model: PreTrainedModel, layout: Layout, blocks: Sequence[int], ordinary: Bool[Tensor, " places"]) -> Pass:
+    """Measure R²_lin of some blocks, given the places that are `ordinary`, and the loss, in a pass over all rows."""
+    kept = {block: _Block() for block in blocks}
+
+    def keep(site: Site, x: Tensor, y: Tensor, sequence: Tensor, position: Tensor) -> None:
+        place = layout.place[sequence, position]
+        chosen = (ordinary[place] & (place >= 0)).to(x.device)
+        kept[site.block].update(fold_of(layout.rows, sequence), x, y, chosen)
+
+    listened = sites(model, list(blocks))
+    batches = layout.batches()
+    losses = None
+    if is_causal(model):
+        losses = place_losses(model, layout, listened, keep)
+        batches = [batch for batch in batches if not layout.rows.test[batch[0]]]
+    read_tokens(model, layout.rows, listened, batches, keep)
+    return Pass({block: kept.pop(block).finish() for block in blocks}, losses)
+
+
+def place_losses(
+    model: PreTrainedModel, layout: Layout, listened: Sequence[Site] = (), keep: Callable[..., None] = lambda *_: None
+) -> Float[Tensor, " places"]:
+    """Compute the loss of every held-out token of the shared rows, in nats; NaN if it is not predicted.
+
+    `keep` is called with their rows at the sites `listened`, as in `read_tokens`.
+    """
+    losses = torch.full((layout.places,), torch.nan, dtype=torch.float64)
+
+    def keep_losses(batch: Tensor, predictions: Tensor) -> None:
+        losses[layout.place[batch][:, 1:]] = token_losses(predictions, layout.rows.ids[batch])
+
+    held_out = [batch for batch in layout.batches() if layout.rows.test[batch[0]]]
+    read_tokens(model, layout.rows, list(listened), held_out, keep, predicted=keep_losses)
+    return losses
+
+
+# --- All interventions on a model
 
 
 def intervene(
@@ -359,10 +367,9 @@ def intervene(
     for layout in layouts.values():
         ordinary &= torch.isin(shared.place.flatten(), layout.place)
 
-    def run(layout: Layout, change: Change | None = None, size: float | None = None) -> Pass:
+    def run(layout: Layout, change: Change | None = None) -> Pass:
         with nullcontext() if change is None else changed(model, writer, change, layout.rows.ids.shape[1]):
-            losses = place_losses(model, layout) if is_causal(model) else None
-            return Pass(observe(model, layout, numbers, ordinary), losses, size)
+            return observe(model, layout, numbers, ordinary)
 
     passes = {NONE: run(shared)}
     for intervention, change in changes(which, passes[NONE].seen[writer].mean).items():
@@ -381,7 +388,7 @@ def intervene(
         target = _rise(passes[NONE], passes[ZERO], rows)
         size = match(rise, target.value) if target.low > 0 else None  # there may be no damage to match
         if size is not None:
-            passes[NOISE] = run(shared, add_noise(which, size * median, seed), size)
+            passes[NOISE] = replace(run(shared, add_noise(which, size * median, seed)), size=size)
     return effect_table(name, passes), summary_table(name, passes, writer, rows)
 
 
