@@ -350,7 +350,7 @@ from howlinear.instrument.token_split import Grouping, token_sums
 
 first_model = run.model(first)
 last = list(run.capture(first).blocks)[-1]
-text = run.corpus(main, first_model).rows(run.rows, run.seq_len, run.seed)
+text = run.corpus(main, first_model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
 sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]
 train, held_out = token_sums(first_model, text, sides, [last])[last]
 

@@ -43,7 +43,7 @@ from howlinear.models.units import readout, unit_count, unit_layers, with_units
 
 SIZES = 192  # numbers of units that a block may keep, evenly spaced
 COST_TOKENS = 8_192  # spread over the training side, on which the cost of errors is estimated
-CALIBRATION_TOKENS = 2_048  # likewise, on which each block is swapped alone
+CALIBRATION_TOKENS = 2_048  # likewise, on which each block is swapped alone; of a short text, half of its tokens
 NOTHING = 1e-6  # nats per token: anything below is rounding of float32 and calibrates no price
 
 CELLS = 20_000
@@ -114,7 +114,7 @@ def calibrate_prices(
     # which one swap per block measures.
     counts = {block: len(found.order) - len(found.order) // 4 for block, found in eliminations.items()}
     smaller = Thinned(calibration.model, eliminations, moments, counts)
-    some = spread(calibration.ids, CALIBRATION_TOKENS)
+    some = spread(calibration.ids, min(CALIBRATION_TOKENS, calibration.ids.numel() // 2))
     measured = divergences(calibration.model, smaller, some, max(1, calibration.batch_size // 4))
     for block, found in eliminations.items():
         predicted = float(found.price[-1 - counts[block]])
