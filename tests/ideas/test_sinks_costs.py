@@ -4,13 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import t as student_t
 
 from helpers.captures import seen_at_sites
 from helpers.families import small
 from helpers.planted_sinks import sunk_model
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.files.tables import stack
+from howlinear.files.tables import stack, with_ends
 from howlinear.ideas.sinks import costs as module
 from howlinear.ideas.sinks.costs import COLUMNS, KINDS, chosen_blocks, cost_table, keep_massive, worth_table
 from howlinear.ideas.sinks.measure import block_table, first_rows, look
@@ -71,6 +72,23 @@ def test_costs_are_those_of_the_instrument(sunk, costs):
     pooled = (found["nats_first"] + (predicted - 1) * found["nats_later"]) / predicted
     assert pooled == pytest.approx(found["nats"], rel=1e-9)
     assert found["nats_low"] < found["nats"] < found["nats_high"]
+
+
+def test_what_another_map_saves_is_paired_over_document_folds(sunk, costs):
+    model, rows, looks = sunk
+    maps = module.swaps(model, BLOCK, looks["tiny", BLOCK], torch.zeros(1), rows.ids.shape[1])
+    fold = rows.fold[rows.test]
+    before = losses(model, rows.ids[rows.test])
+    rise = {}
+    for kind in "ac":
+        with swap(model, {BLOCK: maps[kind]}):
+            rise[kind] = losses(model, rows.ids[rows.test]) - before
+    shares = [float(1 - rise["c"][fold != left].mean() / rise["a"][fold != left].mean()) for left in fold.unique()]
+    half = student_t.ppf(0.975, len(shares) - 1) * ((len(shares) - 1) * np.var(shares)) ** 0.5
+    whole = float(1 - rise["c"].mean() / rise["a"].mean())
+    found = costs.query("block == @BLOCK").set_index("kind")
+    assert found.loc["c", with_ends("mended")].tolist() == pytest.approx([whole, whole - half, whole + half], abs=1e-5)
+    assert (found.loc["a", with_ends("mended")] == 0).all()
 
 
 def test_massive_rows_keep_the_ffn_and_others_get_the_map():

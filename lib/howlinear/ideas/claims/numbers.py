@@ -554,14 +554,9 @@ def dearest_mended(found: Results) -> Reading:
     if not of_kind:
         raise UntestableError("no block with a massive row was swapped")
     dearest = of_kind["a"]["nats"].idxmax()
-    cost, low, high = of_kind["a"].loc[dearest, with_ends("nats")]
-    left, left_low, left_high = of_kind["d"].loc[dearest, with_ends("nats")]
-    if low <= 0:
+    if of_kind["a"].loc[dearest, "nats_low"] <= 0:
         raise UntestableError("the dearest swap of a block with massive rows may cost nothing")
-    # What is left is largest as a share of the least cost or, if it is a gain, of the largest
-    most_left = left_high / (low if left_high > 0 else high)
-    least_left = left_low / (high if left_low > 0 else low)
-    return Reading(Estimate(1 - left / cost, 1 - most_left, 1 - least_left), f"block {dearest}")
+    return Reading(Estimate(*of_kind["d"].loc[dearest, with_ends("mended")]), f"block {dearest}")
 
 
 def _with_massive_rows(blocks: pd.DataFrame) -> pd.DataFrame:

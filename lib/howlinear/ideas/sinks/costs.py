@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.intervals import Estimate
+from howlinear.core.intervals import Estimate, fold_means
 from howlinear.files.tables import with_ends
 from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.instrument.massive import MULTIPLE
@@ -40,7 +40,7 @@ KINDS = {
 
 COLUMNS = [
     *("model", "block", "kind", "massive_rows"),
-    *(*with_ends("nats"), "nats_first", "nats_later", "perplexity", *with_ends("delta")),
+    *(*with_ends("nats"), *with_ends("mended"), "nats_first", "nats_later", "perplexity", *with_ends("delta")),
 ]
 
 
@@ -117,11 +117,13 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
 
     predict_swapped(model, by_block(modules), scored.ids.split(LOSS_BATCH), keep)
     before = _whole(parts.pop(None))
+    after = {at: _whole(losses) for at, losses in parts.items()}
     table = []
-    for (block, kind), losses in parts.items():
+    for (block, kind), losses in after.items():
         massive_rows = looks[name, block].solved.massive_rows
         row = {"model": name, "block": block, "kind": kind, "massive_rows": massive_rows}
-        table.append(row | _rises(before, _whole(losses), scored.fold))
+        mended = _mended(after[block, "a"] - before, losses - before, scored.fold)
+        table.append(row | _rises(before, losses, scored.fold) | mended.columns("mended"))
     return pd.DataFrame(table, columns=COLUMNS)
 
 
@@ -140,6 +142,17 @@ def _rises(
     }
 
 
+def _mended(
+    cost: Float[Tensor, "n predicted"], left: Float[Tensor, "n predicted"], fold: Int64[Tensor, " n"]
+) -> Estimate:
+    """Estimate the share of a rise of the loss that another map saves, paired over folds; NaN if there is no rise."""
+    if cost.mean() <= 0:
+        return Estimate.exact(float("nan"))
+    rises, rises_left = (rise.mean(1).numpy() for rise in (cost, left))
+    without_fold = 1 - fold_means(rises_left, fold.numpy()) / fold_means(rises, fold.numpy())
+    return Estimate.jackknife(float(1 - left.mean() / cost.mean()), without_fold)
+
+
 def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predicted"]:
     """Join the losses of all batches; raise `InputError` if one is not finite."""
     losses = torch.cat(parts)
@@ -148,10 +161,9 @@ def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predic
 
 
 def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """Put the costs of each block side by side, NaN where as a; `mended` is the share of a's cost that d avoids."""
+    """Put the costs of each block side by side, NaN where as a; `mended` is the share of a's cost that d saves."""
     index = ["model", "block", "massive_rows"]
     table = costs.pivot_table(index=index, columns="kind", values="nats", sort=False)
     table = table.reindex(columns=list(KINDS)).reset_index("massive_rows")
-    costly = table["a"].where(table["a"] > 0)
-    table["mended"] = 1 - table["d"] / costly
+    table["mended"] = costs[costs["kind"] == "d"].set_index(["model", "block"])["mended"]
     return table.rename_axis(columns=None)
