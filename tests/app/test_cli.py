@@ -34,6 +34,7 @@ from howlinear.instrument.accuracy import accuracy
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change, perplexity
+from howlinear.instrument.profile_files import load_profile
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_errors import token_errors
 from howlinear.models.ffn_sites import sites
@@ -96,6 +97,18 @@ def test_files_are_written_for_a_reader_that_is_gone(howlinear, monkeypatch, tex
     assert pd.read_csv(tmp_path / "out.csv")["r2"].tolist() == pytest.approx([expected[0].r2])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="has a device that is full")
+def test_files_are_written_where_the_output_finds_no_space(howlinear, monkeypatch, text, folder, tmp_path):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        options = ("--corpus", text, "--rows", 4096, "--blocks", 0, "--csv", tmp_path / "out.csv")
+        code, _, err = howlinear("measure", folder, *options)
+    assert code == 2
+    assert "no space is left" in err
+    expected = measure(load_model(folder), str(text), 4096, blocks=0)
+    assert pd.read_csv(tmp_path / "out.csv")["r2"].tolist() == pytest.approx([expected[0].r2])
+
+
 @pytest.mark.parametrize(("command", "models"), [("compare", 2), ("tokens", 1)])
 def test_numbers_are_shown_before_a_file_that_cannot_be_written(howlinear, monkeypatch, text, folder, command, models):
     def fail(*_):
@@ -130,6 +143,21 @@ def test_measure_writes_the_documented_json_and_a_table(done, text, tmp_path):
         assert block["r2_low"] < block["r2"] < block["r2_high"]
         assert block["r2"] < block["r2_limit"] < block["r2_train"]
         assert block["rows_train"] == 3 * block["rows_test"] == 3072
+
+
+def test_json_and_csv_hold_the_same_numbers(done, text, folder, tmp_path):
+    """Those of Python, in all digits: what the dictionary of results rounds is a record, and this is none."""
+    options = ("--corpus", text, "--rows", 4096, "--blocks", "0,2", "--swap", "--fresh")
+    done("measure", folder, *options, "--json", tmp_path / "out.json", "--csv", tmp_path / "out.csv")
+    written = json.loads((tmp_path / "out.json").read_text())
+    table = pd.read_csv(tmp_path / "out.csv")
+    for row, block in zip(table.to_dict("records"), written["blocks"], strict=True):
+        assert {name: row[name] for name in block} == block
+    assert written["untrained"] == table["r2_untrained"].tolist()
+    profile = measure(load_model(folder), str(text), 4096, blocks=[0, 2], swap=True)
+    loaded = load_profile(tmp_path / "out.json")
+    assert loaded.to_dict()["blocks"] == profile.to_dict()["blocks"]
+    assert loaded.perplexity == profile.perplexity
 
 
 @pytest.mark.parametrize(("kind", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])

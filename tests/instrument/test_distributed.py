@@ -330,7 +330,7 @@ def test_processes_with_different_texts_are_refused(project):
         assert "differ in the text" in line
 
 
-def full_disk(*_):
+def full_disk(*_, **__):
     raise InputError("is the disk full?")
 
 

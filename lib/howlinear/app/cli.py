@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 import howlinear as hl
-from howlinear.app.encoding import plain_console, write_ascii_for_the_rest
+from howlinear.app.encoding import LOST, plain_console, write_ascii_for_the_rest
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.instrument.torchrun import is_distributed
 from howlinear.models.packaged import PACKAGED
@@ -902,7 +902,7 @@ def write_files(targets: Mapping[str, Path | None], makers: Mapping[str, Callabl
             style.use()
         made = makers[option]()
         if option == "--json":
-            numbers.save(path, made)
+            numbers.save(path, made, exact=True)
             continue
         with atomic.written_aside(path) as aside:
             if option == "--csv":
@@ -962,6 +962,8 @@ def main() -> None:
         code = app(words or ["--help"], standalone_mode=False)
         if code == ABORTED:
             _interrupted()
+        if LOST:
+            raise LOST.pop()
         sys.exit(code or (0 if words else FAILED))
     except HowlinearError as error:
         _complain(str(error))

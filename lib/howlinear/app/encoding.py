@@ -7,11 +7,13 @@ Characters that a stream's encoding lacks are written in ASCII: our own symbols 
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
 import unicodedata
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 
@@ -24,7 +26,21 @@ TYPED = {
 }  # fmt: skip
 
 
+LOST: list[OSError] = []
+"""Errors of output that found no space; a command raises them once its files are written."""
+
+
 class _Console(Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; if no space is left for the output, go on without it: files may lie elsewhere."""
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.on_broken_pipe()
+            LOST.append(error)
+
     def on_broken_pipe(self) -> None:
         """Go on without a reader, as after `| head`: files are still to be written."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())

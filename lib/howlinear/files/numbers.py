@@ -1,4 +1,4 @@
-"""Numbers kept as JSON: sorted, and rounded to what another machine would find too."""
+"""Numbers kept as JSON: sorted, and for a record rounded to what another machine would find too."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ DIGITS = 4
 PLACES = 4
 """Numbers keep four significant digits and at most four decimal places; further digits depend on the processor."""
 
+ALL = 17
+"""As many significant digits tell any two numbers of float64 apart."""
+
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that the numbers depend on."""
@@ -24,13 +27,15 @@ def versions() -> dict[str, str]:
     return named | {"python": platform.python_version()}
 
 
-def save(path: Path | str, numbers: Mapping[str, Any], digits: Mapping[str, int] | None = None) -> Path:
-    """Write numbers as JSON, atomically: sorted keys, rounded, finite only.
+def save(
+    path: Path | str, numbers: Mapping[str, Any], digits: Mapping[str, int] | None = None, exact: bool = False
+) -> Path:
+    """Write numbers as JSON, atomically: sorted keys, rounded unless `exact`, finite only.
 
     `numbers` nests mappings and sequences of numbers, strings, arrays or tensors; anything else, NaN and infinity are
     refused by an error that says where. `digits`: key → significant digits of the numbers under it, however small.
     """
-    atomic.write_text(path, to_json(_rounded(numbers, "numbers", dict(digits or {}), None)))
+    atomic.write_text(path, to_json(_rounded(numbers, "numbers", dict(digits or {}), ALL if exact else None)))
     return Path(path)
 
 
