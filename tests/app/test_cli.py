@@ -198,6 +198,12 @@ def test_measure_says_in_one_line_how_rows_were_made_of_a_text(done, monkeypatch
     assert f"documents of {text}" in line
 
 
+def test_rows_that_the_text_does_not_have_are_not_blamed_on_whole_sequences(done, text, folder):
+    out = done("measure", folder, "--corpus", text, "--rows", 10**6, "--blocks", 0)
+    assert "rows of the 1,000,000 asked for, since the text has no more for even folds" in out
+    assert out.count("asked for") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -220,8 +226,9 @@ def test_measure_says_in_one_line_how_rows_were_made_of_a_text(done, monkeypatch
         (["mesure", "mini-gpt2"], "'mesure'"),
         (
             ["measure", "mini-gpt2", "--corpus", "docs", "--corpus=code"],
-            "--corpus is given 2 times, and measure takes one text",
+            "--corpus is given 2 times, and measure takes one",
         ),
+        (["tokens", "mini-gpt2", "--csv", "a.csv", "--csv=b.csv"], "--csv is given 2 times, and tokens takes one"),
         (["compress", "mini-gpt2", "--max-dppl", "1", "--out", "a.json", "--json", "a.json"], "is --out as well"),
     ],
 )
@@ -845,8 +852,8 @@ def test_compress_hidden_units_within_a_budget_of_perplexity(done, text, folder,
     ],
 )
 def test_a_share_that_cannot_be_is_one_clear_line_and_leaves_nothing(refused, text, folder, tmp_path, options, message):
-    options = ("--corpus", text, "--out", tmp_path / "deep/small", "--rows", 4096, *options)
-    refused(message, "compress", folder, *options)
+    rows = () if "--rows" in options else ("--rows", 4096)
+    refused(message, "compress", folder, "--corpus", text, "--out", tmp_path / "deep/small", *rows, *options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "whole"]
 
 

@@ -954,7 +954,7 @@ def main() -> None:
     home = os.path.expanduser("~")  # a shell expands ~ only at the start of a word
     words = [re.sub("(?<==)~(?=/)", lambda _: home, word, count=1) for word in sys.argv[1:]]
     try:
-        check_one_text(words)
+        check_given_once(words)
         if is_distributed() and words[:1] != ["measure"]:  # all other commands run in one process
             from howlinear.instrument.distributed import check_one_process
 
@@ -983,11 +983,14 @@ def main() -> None:
         _interrupted()
 
 
-def check_one_text(words: Sequence[str]) -> None:
-    """Refuse several texts where one is allowed, since typer would silently take the last."""
-    given = sum(word.partition("=")[0] == "--corpus" for word in words)
-    if given > 1 and words[0] not in ("compare", "figures"):
-        raise InputError(f"--corpus is given {given} times, and {words[0]} takes one text")
+def check_given_once(words: Sequence[str]) -> None:
+    """Refuse several values of an option that takes one, since typer would silently take the last."""
+    command = typer.main.get_command(app).commands.get("".join(words[:1]))
+    for option in command.params if command else ():
+        given = sum(word.partition("=")[0] in option.opts for word in words)
+        takes_one = option.param_type_name == "option" and not (option.is_flag or option.multiple)
+        if given > 1 and takes_one:
+            raise InputError(f"{option.opts[0]} is given {given} times, and {words[0]} takes one")
 
 
 def _interrupted() -> NoReturn:

@@ -153,8 +153,8 @@ def profile_notes(measurement: Measurement) -> list[str]:
     """Return the sentences below a profile's table."""
     profile, asked = measurement.profile, measurement.rows_asked
     sentences = []
-    if asked is not None and profile.stop is None and profile.rows_used < asked:
-        length = profile.rows.ids.shape[1]
+    length = profile.rows.seq_len
+    if asked is not None and profile.stop is None and profile.rows_used == round(asked / length) * length < asked:
         sentences.append(f"{profile.rows_used:,} rows of the {asked:,} asked for: whole sequences of {length} tokens")
     sentences.append(profile.outlook)
     if profile.warning is not None:
