@@ -95,7 +95,7 @@ def test_a_text_that_is_too_short_for_what_is_asked_gives_what_it_has_and_says_s
     assert [int((rows.test == side).sum()) for side in (False, True)] == [48, 16]
     assert sorted(piece for _, _, piece in every_piece(rows, tokenizer)) == documents
     assert "512 rows of the 100,000 asked for" in rows.note
-    of_all, shorter = rows.left_out
+    of_all, shorter, _ = rows.left_out
     assert of_all.startswith("32 documents of toy")
     assert shorter.startswith("512 rows of the 100,000 asked for")
     assert "asked for" not in pack(iter(given), tokenizer, "toy", 512, 8, 2).note
@@ -121,6 +121,20 @@ def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
 
 
 # --- special tokens
+
+
+def test_held_out_sequences_that_stand_among_the_others_are_counted(tokenizer):
+    """A page that all documents carry below their own title: it is no document that could be left out as a copy."""
+    page = "".join(f"{place:03d}|" for place in range(12))
+    documents = [f"{number:07d}|{page}" for number in range(64)]  # sequences of 8: the title, and then the page
+    rows = pack(iter(sided(documents)), tokenizer, "toy", 1_024, 8, 2)
+    to_fit_on, held_out = ({*map(tuple, rows.ids[rows.test == side].tolist())} for side in (False, True))
+    shared = sum(tuple(sequence) in to_fit_on for sequence in rows.ids[rows.test].tolist())
+    assert 0 < shared < rows.test.sum()
+    assert held_out - to_fit_on
+    assert f"{shared} of {rows.test.sum()} held-out sequences also stand among those to fit on" in rows.note
+    apart = pack(iter(sided(long_texts(20))), tokenizer, "toy", 1_024, 16, 2)
+    assert "held-out sequences" not in apart.note
 
 
 def test_a_special_token_that_a_text_spells_is_read_as_text(tokenizer):

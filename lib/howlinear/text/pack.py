@@ -92,6 +92,13 @@ def pack(
     notes = [f"{train.used + test.used:,} documents of {corpus}, at most {longest:,} tokens of each"]
     if len(ids) < to_fit_on + held_out:
         notes.append(f"{ids.numel():,} rows of the {rows:,} asked for, since the text has no more for even folds")
+    fitted = {sequence.numpy().tobytes() for sequence in train_ids}
+    shared = sum(sequence.numpy().tobytes() in fitted for sequence in test_ids)
+    if shared:
+        notes.append(
+            f"{shared:,} of {len(test_ids):,} held-out sequences also stand among those to fit on, word for word, so "
+            "R² may come out too high"
+        )
     if opening:
         bos = tokenizer.convert_ids_to_tokens(opening[0])
         notes.append(f"each sequence begins with the BOS {bos}, as this tokenizer begins a text")
