@@ -80,6 +80,18 @@ def test_units_and_maps_give_the_same_logits(uneven, ids):
     assert torch.equal(logits(uneven, ids), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_copy_in_half_precision_keeps_the_frequencies_of_rope_in_float32(llama, ids, tmp_path, dtype):
+    """As `from_pretrained` does: rounded, they would turn late positions by another angle."""
+    llama.save_pretrained(tmp_path)
+    model = hl.load_model(tmp_path, dtype=dtype)
+    for default in (torch.device("cpu"), torch.device("meta")):
+        with default:
+            found = hl.to_decilm(model)
+        assert torch.equal(found.model.rotary_emb.inv_freq, llama.model.rotary_emb.inv_freq)
+        assert torch.equal(logits(found, ids), logits(model, ids))
+
+
 def test_a_folder_is_taken_by_its_name(uneven, ids, tmp_path):
     found = hl.to_decilm(hl.save(uneven, tmp_path / "small"))
     torch.testing.assert_close(logits(found, ids), logits(uneven, ids), rtol=1e-5, atol=1e-5)

@@ -84,7 +84,8 @@ def to_decilm(model: Any) -> DeciLMForCausalLM:
     if on_disk:
         copied = without_weights(DeciLMForCausalLM, form, model.dtype)
     else:
-        copied = DeciLMForCausalLM(form).to(model.device, model.dtype)
+        with model.device:  # built in its precision, not converted to it, which would round RoPE's frequencies too
+            copied = DeciLMForCausalLM._from_config(form, dtype=model.dtype)
     outside = {name: value for name, value in model.state_dict().items() if ".mlp." not in name}
     unread = sorted(outside.keys() - copied.state_dict().keys())
     if unread:
@@ -124,7 +125,7 @@ def _gated(site: Site, maps: Mapping[int, int | None]) -> dict[str, Tensor]:
         return dict(site.output.named_parameters())
     first, *second = [site.output] if isinstance(site.output, nn.Linear) else site.output
     bias = (second[0] if second else first).bias
-    readout = second[0].weight if second else torch.eye(len(bias)).to(bias)
+    readout = second[0].weight if second else torch.eye(len(bias), dtype=bias.dtype, device=bias.device)
     return {
         "gate_proj.bias": torch.full_like(first.weight[:, 0], OPEN),
         "up_proj.weight": first.weight,
