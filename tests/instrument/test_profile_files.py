@@ -140,11 +140,17 @@ def test_no_file_is_replaced_unasked_or_written_of_another_kind(profile, tmp_pat
     assert (tmp_path / "p.json").read_text() == "mine"
     profile.save(tmp_path / "p.json", force=True)
     assert len(hl.load_profile(tmp_path / "p.json")) == len(profile)
+    for name in ("P.JSON", "P.SafeTensors"):
+        profile.save(tmp_path / name)
+        assert hl.load_profile(tmp_path / name).to_dict() == profile.to_dict()
+    (tmp_path / "bom.json").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "p.json").read_bytes())
+    assert hl.load_profile(tmp_path / "bom.json").to_dict() == profile.to_dict()
     with pytest.raises(InputError, match="safetensors"):
         profile.save(tmp_path / "p.pickle")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": "m"}', "[" * 100_000])
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("content", ["", "[]", "null", "{}", '{"model": "m"}', "[" * 100_000])
 @pytest.mark.parametrize("name", ["p.json", "p.safetensors"])
 def test_a_file_of_something_else_is_one_line(tmp_path, name, content):
     (tmp_path / name).write_text(content)

@@ -37,12 +37,12 @@ MOMENTS = ".moments."  # between a block and the names of its moments, which are
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
     """Write a profile, in float64; arguments and errors as in `Profile.save`."""
     check_flags(force=force)
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: give a file that ends in {' or '.join(SUFFIXES)}")
     if os.path.lexists(path) and not force:
         raise SourceError(f"cannot write {path}: it is there already; name another, or give force=True to replace it")
     numbers = json.dumps(profile.to_dict(), allow_nan=False, ensure_ascii=False)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         atomic.write_text(path, numbers + "\n")
         return
     tensors = _tensors(profile)
@@ -90,8 +90,8 @@ def load_profile(path: Path | str) -> Profile:
     """
     path = check_path("path", path)
     with _reading(path):
-        if path.suffix != ".safetensors":
-            return profile_from_dict(json.loads(path.read_text(encoding="utf-8")))
+        if path.suffix.lower() != ".safetensors":
+            return profile_from_dict(json.loads(path.read_text(encoding="utf-8-sig")))  # Windows may put a BOM first
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names if MOMENTS not in name}
@@ -121,6 +121,8 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
         ValueError: several profiles, no block, a value that is no number, or a map whose parts do not fit.
         InputError: an unknown site.
     """
+    if not isinstance(content, Mapping):
+        raise ValueError(f"it holds a {type(content).__name__}, and a profile is a dict")
     if "measurements" in content:
         several = len(content["measurements"])
         raise ValueError(f"it holds {several} profiles: give one, Profile.from_dict(content['measurements'][0])")

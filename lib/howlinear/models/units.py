@@ -55,7 +55,8 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
     missing = [name for name in LAYERS[family] if name not in ffn._modules]  # its own: a wrapper passes names on
     if missing:
         raise InputError(
-            f"block {site.block} has no hidden units: {site.name}, a {type(ffn).__name__}, lacks {', '.join(missing)}"
+            f"block {site.block} has no hidden units: {site.name}, a {type(ffn).__name__}, lacks {', '.join(missing)}; "
+            "name blocks that have them, as in blocks=[1, 2] (--blocks 1,2)"
         )
     layers = {name: getattr(ffn, name) for name in LAYERS[family]}
     for name, layer in layers.items():
