@@ -230,6 +230,7 @@ def test_arrays_are_taken_as_well():
     with pytest.raises(InputError, match="holds no numbers"):
         effective_rank("x")
     odd = [np.full((3, 3), value) for value in (0.0, np.nan, np.inf)]
+    odd.append([[1.0, 2.0], [2.0, 1.0]])  # λ = 3 and −1
     for no_covariance in (rows[:3], -moments.sxx, np.zeros((0, 0)), *odd):
         with pytest.raises(InputError, match="symmetric"):
             effective_rank(no_covariance)
@@ -256,6 +257,12 @@ def test_effective_rank_is_between_one_and_the_width(seed, d):
     values = np.linalg.eigvalsh((x.T @ x).numpy())
     assert effective_rank(x.T @ x) == pytest.approx(values.sum() ** 2 / np.square(values).sum(), rel=1e-10)
     assert 1 - 1e-12 <= effective_rank(x.T @ x) <= d + 1e-12
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e160, 1e300])
+def test_effective_rank_knows_no_unit(unit):
+    """Variances of 2, 1 and 1: (2 + 1 + 1)² / (4 + 1 + 1)."""
+    assert effective_rank(unit * torch.diag(torch.tensor([2.0, 1.0, 1.0]).double())) == pytest.approx(16 / 6)
 
 
 def test_rows_with_gradients_leave_no_graph():

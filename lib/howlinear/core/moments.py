@@ -253,14 +253,16 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     covariance = real_tensor("covariance", covariance).double()  # squares of half precision overflow
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise InputError(f"a covariance of shape {tuple(covariance.shape)}: give a matrix (d, d), as moments.sxx")
-    # NaN and infinity are refused as well: they compare as neither
-    varies = covariance.trace() > 0
-    if not (varies and (covariance - covariance.T).abs().max() <= 1e-3 * covariance.abs().max()):
+    unit = covariance / covariance.trace().abs()  # whose squares neither overflow nor vanish
+    ratio = participation_ratio(unit)
+    # Without a negative λ, (Σλ)² ≥ Σλ². NaN and infinity are refused as well: they compare as neither
+    symmetric = unit.trace() > 0 and (unit - unit.T).abs().max() <= 1e-3 * unit.abs().max()
+    if not (symmetric and ratio >= 0.99):
         raise InputError(
-            "a covariance is symmetric and finite, with variances on its diagonal, not all of them 0: give one, as "
-            "moments.sxx"
+            "a covariance is symmetric and finite, with variances on its diagonal, not all of them 0, and no "
+            "covariance beyond them: give one, as moments.sxx"
         )
-    return participation_ratio(covariance)
+    return ratio
 
 
 def participation_ratio(covariance: Float[Tensor, "d d"]) -> float:
