@@ -38,6 +38,19 @@ def test_estimator_agrees_with_linear_regression(flat):
     assert mine.score(X[150:], y[150:], sample_weight=weights) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32])
+def test_tensors_are_rows_whatever_their_dtype_and_whether_they_have_gradients(dtype):
+    X, y = (torch.as_tensor(8 * each).to(dtype) for each in regression())
+    as_numbers = [each.double().numpy() for each in (X, y)]
+    if dtype.is_floating_point:
+        X.requires_grad_(), y.requires_grad_()
+    mine = AffineCeiling().fit(X[:100], y[:100]).partial_fit(X[100:150], y[100:150])
+    theirs = LinearRegression().fit(*(each[:150] for each in as_numbers))
+    np.testing.assert_allclose(mine.predict(X[150:]), theirs.predict(as_numbers[0][150:]), atol=1e-9)
+    expected = ceiling(X[:150], y[:150], X[150:], y[150:]).r2
+    assert mine.score(X[150:], y[150:]) == pytest.approx(expected, abs=1e-12)
+
+
 @pytest.mark.parametrize("constant", [False, True])
 def test_estimator_score_is_the_ceiling(constant):
     """Also where an output is constant on the rows scored: its errors count. If all are, there is no score."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
             InputError: fewer than two rows were seen, or no input varied.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = validate_data(self, _array(X), reset=False, dtype=np.float64)
         predicted = self.map_(torch.tensor(np.ascontiguousarray(X), device="cpu")).numpy()
         return predicted[:, 0] if self._flat else predicted
 
@@ -63,7 +64,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if self._too_few:
             raise InputError(f"no score: {self._too_few}")
-        outputs, predicted = np.asarray(y, dtype=float), self.predict(X)
+        outputs, predicted = np.asarray(_array(y), dtype=float), self.predict(X)
         error = partial(mean_squared_error, outputs, sample_weight=sample_weight)  # refuses y of another shape, and NaN
         left = error(predicted)
         seen = outputs if sample_weight is None else outputs[np.asarray(sample_weight) != 0]
@@ -86,8 +87,8 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Add `at_least` or more rows to those seen, or to none if `anew`."""
         X, y = validate_data(
             self,
-            X,
-            y,
+            _array(X),
+            _array(y),
             reset=anew,
             dtype=[np.float64, np.float32],  # unchanged: moments record the precision of their rows
             multi_output=True,
@@ -119,3 +120,11 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if n >= needed:
             return ""
         return f"{n} rows for {needed - 2} inputs, which an affine map fits exactly; use at least {needed}"
+
+
+def _array(given: Any) -> Any:
+    """Convert a tensor to an array, which knows neither gradients nor bfloat16; other rows stay as they are."""
+    if not isinstance(given, torch.Tensor):
+        return given
+    rows = given.detach().cpu()
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
