@@ -304,7 +304,7 @@ def _numbers(name: str, given: Any) -> np.ndarray:
     numbers = as_tensor(given, name)
     if numbers.ndim != 1 or not numbers.isfinite().all():
         raise InputError(f"{name} of shape {tuple(numbers.shape)}: give a finite number for each sequence")
-    return numbers.detach().cpu().numpy()
+    return (numbers.double() if numbers.is_floating_point() else numbers).numpy()  # numpy has no bfloat16
 
 
 def ratio_of(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> Estimate:
