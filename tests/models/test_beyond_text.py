@@ -145,6 +145,10 @@ def test_a_base_model_that_reads_no_images_is_run_by_the_whole():
     expected = by_hand(model, {"pixel_values": IMAGES})
     for given in ({"pixel_values": IMAGES}, IMAGES, IMAGES.numpy()):
         assert hl.measure(model, given)[0].r2 == pytest.approx(expected, abs=1e-5)
+    grey = (50 * IMAGES + 128).clamp(0, 255).to(torch.uint8)  # as a camera gives them
+    for given in ({"pixel_values": grey}, grey, grey.numpy()):
+        with pytest.raises(InputError, match="pixel_values holds whole numbers"):
+            hl.measure(model, given)
 
 
 @pytest.mark.parametrize("made", [

@@ -66,7 +66,8 @@ def rows_of(
         return given
     if isinstance(given, RowsOnRecord):
         raise InputError("these rows are of a profile that was read from a file, which does not keep them: give a text")
-    if main_input(model) != "input_ids" and "float" in str(getattr(given, "dtype", "")):  # images or sound
+    is_perceived = "float" in str(getattr(given, "dtype", "")) or getattr(given, "ndim", 0) > 2  # images or sound
+    if main_input(model) != "input_ids" and is_perceived:
         given = {main_input(model): given}
     return ModelInputs.of(given) if isinstance(given, Mapping) else TokenRows.from_ids(given)
 

@@ -210,6 +210,11 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
     for name, tensor in inputs.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise InputError(f"{name} holds NaN or infinity")
+        if name in PERCEIVES and not tensor.is_floating_point():
+            raise InputError(
+                f"{name} holds whole numbers, and {type(model).__name__} reads the real ones that its processor makes "
+                "of them: give what that returns"
+            )
     reads = main_input(model)
     if reads not in inputs:
         raise InputError(f"{type(model).__name__} reads {reads}, not {', '.join(inputs)}: give {{{reads!r}: …}}")
