@@ -55,6 +55,17 @@ def test_a_straight_block_goes_first_and_costs_nothing(rows, compress):
     torch.testing.assert_close(losses(smaller, held_out), losses(model, held_out), atol=1e-4, rtol=0)
 
 
+def test_a_copy_in_half_precision_keeps_the_frequencies_of_rope_in_float32(rows):
+    """Rounded, they would turn late positions by another angle."""
+    model = tiny("mini-llama")
+    for part in (model.lm_head, *model.model.layers, model.model.embed_tokens, model.model.norm):
+        part.to(torch.bfloat16)
+    smaller = by_r2(Calibration(model, rows), share_without(model, 1))
+    assert sum(site.linear for site in sites(smaller)) == 1
+    assert {parameter.dtype for parameter in smaller.parameters()} == {torch.bfloat16}
+    assert torch.equal(smaller.model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq)
+
+
 def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
     """Planted: one block is far more linear than all others for its sink alone, so the order of R² takes it."""
     sizes = [of_block["y"].norm(dim=1).median() for of_block in seen(gpt2, rows.ids).values()]

@@ -56,7 +56,10 @@ def _straightened(
     chosen = {block: maps[block] for block in gone}
     # the copy is taken while the maps stand in the model, so that the FFNs that go are not copied
     with swap(model, chosen):
-        copied = copy_of(model).to(model.dtype)
+        copied = copy_of(model)
+    for site in sites(copied):
+        if site.block in chosen:
+            site.output.to(model.dtype)  # and not the whole copy, which would round RoPE's frequencies too
     if any(isinstance(replacement, ConstantFirst) for replacement in chosen.values()):
         copied.config.use_cache = False  # a constant at position 0 needs whole sequences
     return copied
