@@ -74,7 +74,7 @@ def own_places(monkeypatch, tmp_path):
 
     monkeypatch.setattr(howlinear, "load_model", loaded)
     monkeypatch.setattr(corpus, "tokenizer_of", tokenizer_of)
-    monkeypatch.setattr(cli, "app", COMMAND)
+    monkeypatch.setattr(typer.main, "get_command", lambda app: COMMAND)
     monkeypatch.chdir(tmp_path)
 
 

@@ -42,11 +42,7 @@ if TYPE_CHECKING:
     from howlinear.notebook.execute import Listed
     from howlinear.text.corpus import Corpus
 
-app = typer.Typer(
-    help="How linear is a transformer's feed-forward block?",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(help="How linear is a transformer's feed-forward block?", add_completion=False)
 FAILED = 2  # exit code for refused input and for Ctrl-C
 TOLERANCE_NOT_REACHED = 3
 ABORTED = 130  # typer's exit code for Ctrl-C
@@ -953,13 +949,14 @@ def main() -> None:
     write_ascii_for_the_rest()
     home = os.path.expanduser("~")  # a shell expands ~ only at the start of a word
     words = [re.sub("(?<==)~(?=/)", lambda _: home, word, count=1) for word in sys.argv[1:]]
+    command = typer.main.get_command(app)
     try:
-        check_given_once(words)
+        check_given_once(command, words)
         if is_distributed() and words[:1] != ["measure"]:  # all other commands run in one process
             from howlinear.instrument.distributed import check_one_process
 
             check_one_process(" ".join(["howlinear", *words[:1]]))
-        code = app(words or ["--help"], standalone_mode=False)
+        code = command(words or ["--help"], standalone_mode=False)
         if code == ABORTED:
             _interrupted()
         if LOST:
@@ -969,9 +966,9 @@ def main() -> None:
         _complain(str(error))
         sys.exit(FAILED)
     except typer.TyperException as error:  # a wrong option or a wrong value
-        command = error.ctx.info_name if getattr(error, "ctx", None) else None
-        command = f"howlinear {command}" if command in words else "howlinear"
-        _complain(f"{' '.join(error.format_message().split()).rstrip('.')}; see {command} --help")
+        name = error.ctx.info_name if getattr(error, "ctx", None) else None
+        called = f"howlinear {name}" if name in words else "howlinear"
+        _complain(f"{' '.join(error.format_message().split()).rstrip('.')}; see {called} --help")
         sys.exit(FAILED)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -983,9 +980,9 @@ def main() -> None:
         _interrupted()
 
 
-def check_given_once(words: Sequence[str]) -> None:
+def check_given_once(howlinear: typer.core.TyperGroup, words: Sequence[str]) -> None:
     """Refuse several values of an option that takes one, since typer would silently take the last."""
-    command = typer.main.get_command(app).commands.get("".join(words[:1]))
+    command = howlinear.commands.get("".join(words[:1]))
     for option in command.params if command else ():
         given = sum(word.partition("=")[0] in option.opts for word in words)
         takes_one = option.param_type_name == "option" and not (option.is_flag or option.multiple)
