@@ -325,16 +325,17 @@ def test_leverage_of_new_rows_weighs_their_own_prediction():
     assert leverage(moments_of(x, y), x[11:12]).item() == pytest.approx(moved.item())
 
 
+@pytest.mark.parametrize(("offset", "within"), [(1.7e9, 1e-6), (1e12, 1e-3)])  # float64 has steps of 2e-7 and 1e-4
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
-def test_a_large_offset_is_resolved_in_float64_and_named_in_float32(side):
-    """Seconds since 1970, a second apart: float32 has steps of 128 there."""
+def test_a_large_offset_is_resolved_in_float64_and_named_in_float32(side, offset, within):
+    """Seconds or milliseconds since 1970, one apart: float32 has steps of 128 or of 65,536 there."""
     x, noise = normal(800, 2), normal(800, 1, seed=1)
     y = x.sum(1, keepdim=True) + noise
     expected = held_out_r2((x[:600], y[:600]), (x[600:], y[600:]))
-    (x if side == "inputs" else y).add_(1.7e9)
+    (x if side == "inputs" else y).add_(offset)
     found = score((x[:600], y[:600]), (x[600:], y[600:]))
     assert 0.6 < found.r2 < 0.7
-    assert found.r2 == pytest.approx(expected, abs=1e-6)  # float64 has steps of 2e-7 there
+    assert found.r2 == pytest.approx(expected, abs=within)
     assert found.rank == 2
     assert not found.r2_per_feature.isnan().any()
     x, y = x.float(), y.float()

@@ -536,15 +536,15 @@ def varies(
 ) -> Bool[Tensor, " d"]:
     """Return whether each feature varies over n rows, by a standard deviation above the rounding of its mean.
 
-    The threshold is 1e-6 of the mean for float32 rows, some eight roundings, and 1e-12 for float64 rows, whose means
-    and sums are rounded as coarsely as the rows. Narrower rows follow the rule for float32: the steps of a bfloat16
-    feature are wide, but real.
+    The threshold is 1e-6 of the mean for float32 rows, some eight roundings, and 1e-14 for float64 rows, some 45, since
+    their means and sums are rounded as coarsely as the rows: a constant varies by about four roundings. Narrower rows
+    follow the rule for float32: the steps of a bfloat16 feature are wide, but real.
 
     With z a feature, `squares` are Σ(z − z̄)² and `mean` is z̄; `null` is the threshold on the variance over the squared
-    mean for float32 rows, and is squared for float64 rows; `eps` is the machine epsilon of the rows (`Moments.eps_x`),
+    mean for float32 rows, and 1e-16 of it for float64 rows; `eps` is the machine epsilon of the rows (`Moments.eps_x`),
     float32's if features were computed from float32 rows.
     """
-    threshold = null if eps >= FLOAT32 else null**2
+    threshold = null if eps >= FLOAT32 else 1e-16 * null
     return squares > threshold * n * mean.square()
 
 
