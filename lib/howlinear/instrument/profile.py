@@ -382,12 +382,17 @@ class Profile(Mapping):
 
         save_skips(self, check_path("folder", folder), hookpoint)
 
-    def plot(self, ax: matplotlib.axes.Axes | None = None, swap: bool | None = None) -> matplotlib.figure.Figure:
+    def plot(
+        self, ax: matplotlib.axes.Axes | None = None, swap: bool | None = None
+    ) -> matplotlib.figure.Figure | matplotlib.axes.Axes:
         """Draw R²_lin over depth with its intervals, and below it the costs of swaps.
 
         Args:
             ax: where to draw R²_lin alone; a figure of its own by default.
             swap: whether to draw the costs; by default if they were measured and no axes are given.
+
+        Returns:
+            The figure; the axes if they are given.
 
         Raises:
             InputError: costs that were not measured, or that two panels are to be drawn on one pair of axes.

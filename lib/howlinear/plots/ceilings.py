@@ -33,7 +33,7 @@ class _ShownOnce(Figure):
         raise NotImplementedError  # Jupyter goes on to show it as any other figure
 
 
-def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
+def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure | Axes:
     """Plot R²_lin over depth with its interval, a line per model; and swap costs below it, if the table has them.
 
     Args:
@@ -42,7 +42,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
         published: the paper's numbers, drawn behind.
 
     Returns:
-        The figure.
+        The figure; the axes if they are given, since Jupyter shows their figure already.
 
     Raises:
         InputError: `frame` is neither a table with `block` and `r2` nor profiles.
@@ -50,6 +50,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
     frame = _table_of(frame)
     if ax is None and "dppl" in frame.columns:
         return profile_and_swaps(frame if "model" in frame.columns else frame.assign(model=""), published)
+    given = ax
     if ax is None:
         _, ax = plt.subplots(figsize=(style.COLUMN, 2.3), FigureClass=_ShownOnce)
     style.draw_published(ax, published, "block", "r2_lin")
@@ -72,7 +73,7 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
     handles, labels = _entries(ax)
     if labels:
         ax.legend(handles, labels)
-    return ax.figure
+    return given or ax.figure
 
 
 def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
