@@ -190,6 +190,15 @@ def test_costs_draws_each_block_over_the_ways_that_it_has():
     assert legend(figure) == ["smol", "with massive rows", "without"]
 
 
+def test_costs_of_one_size_are_drawn_on_a_plain_scale_and_numbered_apart():
+    """On a log scale two costs within a quarter of each other have no round number between them."""
+    (ax,) = sinks.costs(costs().assign(nats=[0.25, 0.25, 0.25, 0.2, 0.2]), KINDS).axes
+    assert ax.get_yscale() == "linear"
+    assert sorted(texts(ax.texts)) == ["11", "11", "4", "4"]
+    (ax,) = sinks.costs(costs().assign(nats=[2.5, 2.5, 2.5, 0.2, 0.2]), KINDS).axes
+    assert ax.get_yscale() == "log"
+
+
 def test_costs_of_no_model_say_so():
     figure = sinks.costs(costs().iloc[:0], KINDS)
     assert texts(figure.axes[0].texts) == ["no model predicts a next token"]

@@ -17,10 +17,11 @@ from howlinear.plots import style
 
 _FLOOR = -0.1  # R² below this is drawn as an arrow at the edge: a map that serves the sinks may reach −100 elsewhere
 _R2_APART = 0.06  # R²; numbers of blocks closer than this are written together
-_COSTS_APART = 0.12  # decades; likewise
+_COSTS_APART = 0.055  # share of the panel's height; likewise
 _COLUMN_APART = 8  # points; between the numbers of two models
 _LETTER = 3.0  # points; width of a character of these numbers and the commas between them
 _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
+_NARROW = 4  # times the lowest cost: if all lie below it, a log scale would have no round numbers to show
 _BARS = {"elinewidth": 0.6}
 _INTERVENED = (  # over depth: what is done to the sink, and the control
     {"color": style.ACCENT, "marker": "s", "lw": 0.8},
@@ -192,33 +193,42 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
     """Plot the cost of each way to swap a block, a line per block, on a log scale that is linear near 0 if needed."""
     figure, ax = plt.subplots(figsize=(style.PAGE, 2.8))
     letters = list(kinds)
-    columns = {-1: 6.0, 1: 6.0}  # points from both ends of the lines to the numbers, a column per model
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         for _, of_block in of_model.groupby("block"):
             places = [letters.index(letter) for letter in of_block["kind"]]
             face = look["color"] if (of_block["massive_rows"] > 0).any() else "white"
             ax.plot(places, of_block["nats"], **look | {"label": "_", "markerfacecolor": face, "linewidth": 0.8})
-        for side, letter in ((-1, letters[0]), (1, letters[-1])):
-            ends = of_model[of_model["kind"] == letter].set_index("block")["nats"].to_dict()
-            names = _names_at(ends, _COSTS_APART, _on_axis)
-            place, beside = letters.index(letter), side * columns[side]
-            columns[side] += _write_names(ax, names, place, beside, look["color"], 0.5 * _COLUMN_APART)
         ax.plot([], [], **look)
     if table.empty:
         ax.text(0.5, 0.5, "no model predicts a next token", transform=ax.transAxes, ha="center", color=style.GREY)
     style.label_filled_and_open(ax, "with massive rows", "without")
-    if table["nats"].min() > _LINEAR:
-        ax.set_yscale("log")
-    else:
+    lowest, highest = table["nats"].min(), table["nats"].max()
+    if lowest <= _LINEAR:
         ax.axhline(0, color=style.GREY, lw=0.6)
         ax.set_yscale("symlog", linthresh=_LINEAR)
+    elif highest > _NARROW * lowest:
+        ax.set_yscale("log")
     ax.margins(y=0.08)
+    _name_ends(ax, table, letters)
     labels = [fill(f"({letter}) {words}", width=20) for letter, words in kinds.items()]
     ax.set_xticks(range(len(letters)), labels)
     ax.set(xlim=(-0.5, len(letters) - 0.5), ylabel="cost, nats per token")
     style.legend(ax, ncols=5, handlelength=2.8)
     return figure
+
+
+def _name_ends(ax: Axes, table: pd.DataFrame, letters: list[str]) -> None:
+    """Write the numbers of blocks beside both ends of their lines, on an axis whose scale is set."""
+    ax.get_ylim()  # what is drawn decides the limits, and these the distances between numbers
+    height = (ax.transScale + ax.transLimits).transform
+    columns = {-1: 6.0, 1: 6.0}  # points from both ends of the lines to the numbers, a column per model
+    for model, of_model in table.groupby("model", sort=False):
+        for side, letter in ((-1, letters[0]), (1, letters[-1])):
+            ends = of_model[of_model["kind"] == letter].set_index("block")["nats"].to_dict()
+            names = _names_at(ends, _COSTS_APART, lambda cost: height((0, cost))[1])
+            place, beside = letters.index(letter), side * columns[side]
+            columns[side] += _write_names(ax, names, place, beside, style.look(model)["color"], 0.5 * _COLUMN_APART)
 
 
 def _names_at(
@@ -243,8 +253,3 @@ def _write_names(ax: Axes, names: Mapping[float, str], x: float, beside: float, 
     for height, name in names.items():
         ax.annotate(name, (x, height), (beside, 0), color=color, fontsize=6, **side)
     return _LETTER * max(map(len, names.values())) + apart if names else 0.0
-
-
-def _on_axis(cost: float) -> float:
-    """Return the position of a cost, in decades, on an axis that is linear near 0 and logarithmic beyond."""
-    return math.copysign(math.log10(1 + abs(cost) / _LINEAR), cost)
