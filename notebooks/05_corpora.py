@@ -193,9 +193,9 @@ print(by_model.set_index("model")["by_block"].round(2).to_dict())
 # ## Figure: the transfer matrix
 #
 # **How to read it.** Top: mean over the blocks of $R^2_{AB}$, fitted on the row's corpus and scored on the column's;
-# the diagonal is the mean of figure 5. If the line were the block's own, each column would have one colour throughout.
-# Bottom: block by block, the drop when the main corpus' map is used on another corpus (0 is no loss), with 95 %
-# intervals.
+# the diagonal is the mean of the profiles above. If the line were the block's own, each column would have one colour
+# throughout. Bottom: block by block, the drop when the main corpus' map is used on another corpus (0 is no loss), with
+# 95 % intervals.
 
 # %%
 figure = plots.transfer(profiles, transfer)

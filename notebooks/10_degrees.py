@@ -389,7 +389,8 @@ of_checked.join(by_rank).join(reach.rename(f"neurons for {share_reached:.0%}")).
 
 # %% [markdown]
 # The middle blocks, fresh and trained, on the same tokens: $R^2$ up to degrees 1 and 2, and the quartiles of the
-# pre-activations' spread:
+# pre-activations' spread. (An $R^2$ below 0 says only that the rows are too few for such a fresh block;
+# notebook 02 doubles them.)
 
 # %%
 trained = of_middle(spectra.merge(spreads.drop(columns="reach"), on=["model", "block"]))

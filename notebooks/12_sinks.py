@@ -173,8 +173,9 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # The sunk block is in the paper's rank-1 regime: high pooled $R^2$, an effective rank of 1, a median feature far below.
 # Without its massive rows, or without position 0, it is the clean block again, and the map of all its rows (`of_all`)
 # is useless for the ordinary ones. The sink lies in three features, so it hardly changes the median feature, which is
-# about as linear as the ordinary rows. `carrying_share` needs no rule for what is massive: if $k$ of $n$ rows shared
-# all of the variance equally, it would be $k / n$; if all rows did, 1.
+# about as linear as the ordinary rows. `carried_by` says what $R^2_{\mathrm{lin}}$ rests on, by a rule given further
+# down: on massive rows (*tokens*), on the loudest features, on both or on neither. `carrying_share` needs no rule for
+# what is massive: if $k$ of $n$ rows shared all of the variance equally, it would be $k / n$; if all rows did, 1.
 #
 # What does it cost, in nats per token, to put a map in the block's place? We try five ways:
 #
@@ -187,7 +188,7 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it keeps. That saves
 # nothing, and is done only to see where the cost comes from. (e) does not need the block, and could be used in
 # practice. This model has never learned to rely on a sink, so (c), which takes the sink away, may even help it; a model
-# trained with a sink relies on it.
+# trained with a sink relies on it. `mended` is the share of the cost of (a) that (d) saves.
 
 # %% tags=["nbval-check-output"]
 run.record("planted_costs", costs_of_sunk.drop(columns="model"))
@@ -462,8 +463,7 @@ run.figure(figure, "costs")
 plt.show()
 
 # %% [markdown]
-# In nats per token; `mended` is the share of the cost of map (a) that map (d) saves. Models that predict no next token
-# have no cost, and are named first.
+# In nats per token, with `mended` as above. Models that predict no next token have no cost, and are named first.
 
 # %%
 costless = [name for name in run.models if name not in set(swap_costs["model"])]

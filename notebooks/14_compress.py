@@ -259,8 +259,8 @@ if models:
     smallest = raced[raced["share"] == raced.groupby("model")["share"].transform("min")]
 
 # %% [markdown]
-# Held-out perplexity over that of the whole model, on the main text; `kept` is the share of parameters at the smallest
-# budget. (`mini-sink`, where the run has it, was trained to have the massive rows of notebook 12.)
+# Held-out perplexity over that of the whole model, on the main text, by the share of all parameters that may be kept.
+# (`mini-sink`, where the run has it, was trained to have the massive rows of notebook 12.)
 
 # %% tags=["nbval-check-output"]
 if models:
@@ -289,7 +289,7 @@ for row in main.dropna(subset="why").itertuples() if models else []:
     print(f"{row.model}, {row.method}, {row.share:.0%}: {row.why}")
 
 # %% [markdown]
-# On the other texts, on which nothing was fitted, at the smallest budget:
+# At the smallest budget, on the main text and, if the run has any, on other texts, on which nothing was fitted:
 
 # %%
 if models:

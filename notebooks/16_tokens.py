@@ -94,11 +94,15 @@ run.answer()
 #
 # By hand: one token has outputs 1 and 3 in one document and 1 in another; a second token has −2 and −3, one in each.
 # The outputs' mean is 0 and $\sum y^2 = 24$. Pairs across documents: $(1 \cdot 1 + 3 \cdot 1)/2 = 2$ for the first
-# token and $(-2)(-3) = 6$ for the second, so that $s = (3 \cdot 2 + 2 \cdot 6)/24 = 0.75$. Each token's own mean would
-# give $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$. With inputs 1, 2, 1, −2 and −3, a line that predicts half of each
-# leaves 0.5, 2, 0.5, −1 and −1.5, so $\sum e^2 = 7.75$ and $R^2 = 1 - 7.75/24 = 0.68$. A share
-# $v = (3 \cdot 0.625 + 2 \cdot 1.5)/7.75 = 0.63$ of this lies between tokens, less than $s$: the line is better between
-# tokens, $1 - (0.63/0.75) \cdot 0.32 = 0.73$, than within them, $1 - (0.37/0.25) \cdot 0.32 = 0.52$.
+# token and $(-2)(-3) = 6$ for the second. The two documents have sums of 2 and −2, so the variance of $\bar y$ is
+# estimated as $(2^2 + 2^2)/(5^2 - 3^2 - 2^2) = 0.67$, and every pair and every row gets it back:
+# $s = (3 \cdot 2.67 + 2 \cdot 6.67)/(24 + 5 \cdot 0.67) = 0.78$. Each token's own mean would give
+# $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$.
+#
+# With inputs 1, 2, 1, −2 and −3, a line that predicts half of each leaves 0.5, 2, 0.5, −1 and −1.5, so
+# $\sum e^2 = 7.75$ and $R^2 = 1 - 7.75/24 = 0.677$. Of this error a share
+# $v = (3 \cdot 0.625 + 2 \cdot 1.5)/7.75 = 0.629$ lies between tokens, less than $s$: the line is better between tokens,
+# $1 - (0.629/0.7805) \cdot 0.323 = 0.74$, than within them, $1 - (0.371/0.2195) \cdot 0.323 = 0.45$.
 
 # %% tags=["nbval-check-output"]
 import torch
