@@ -101,8 +101,8 @@ run.answer()
 #
 # With inputs 1, 2, 1, −2 and −3, a line that predicts half of each leaves 0.5, 2, 0.5, −1 and −1.5, so
 # $\sum e^2 = 7.75$ and $R^2 = 1 - 7.75/24 = 0.677$. Of this error a share
-# $v = (3 \cdot 0.625 + 2 \cdot 1.5)/7.75 = 0.629$ lies between tokens, less than $s$: the line is better between tokens,
-# $1 - (0.629/0.7805) \cdot 0.323 = 0.74$, than within them, $1 - (0.371/0.2195) \cdot 0.323 = 0.45$.
+# $v = (3 \cdot 0.625 + 2 \cdot 1.5)/7.75 = 0.629$ lies between tokens, less than $s$: the line is better between
+# tokens, $1 - (0.629/0.7805) \cdot 0.323 = 0.74$, than within them, $1 - (0.371/0.2195) \cdot 0.323 = 0.45$.
 
 # %% tags=["nbval-check-output"]
 import torch
