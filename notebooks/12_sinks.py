@@ -119,9 +119,9 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 #
 # Do these tools find a sink where there is one? We plant one in the first model, in two steps, as in trained models:
 # one block marks position 0 in two features, and the next adds a large constant to three features there. On all other
-# tokens both blocks are unchanged.
+# tokens both blocks are unchanged. First, in which blocks:
 
-# %% tags=["nbval-check-output"]
+# %%
 from howlinear.files.tables import stack
 from howlinear.ideas.sinks import costs, interventions, measure, planted, predictions, tokens
 from howlinear.ideas.sinks.measure import look, rest
@@ -141,11 +141,18 @@ if planted_model is not None:
     numbers = [site.block for site in hl.sites(model)]
 planted_block, *_ = choose_blocks(planted_in, numbers[1:])
 marking = numbers[numbers.index(planted_block) - 1]
+print(f"{first}: block {marking} marks position 0, block {planted_block} writes the large constant there")
+
+# %% [markdown]
+# Then what they write at position 0, in medians of their own outputs:
+
+# %%
 planted_corpus = run.corpus(planted_text or run.corpora[0], model)
 sunk_text = planted_corpus.rows(min(planted_rows, run.rows), seq_len, run.seed)
 before = capture(model, sunk_text, [marking, planted_block], sample=run.sample, seed=run.seed)
 clean = before[planted_block]
 first_of_clean = measure.first_rows(model, sunk_text)
+
 mark = torch.zeros(clean.outputs.d_in)
 marked = torch.tensor([20, 70]) % len(mark)  # two features, of a narrow model too
 mark[marked] = planted_mark * before[marking].heavy_rows().median * torch.tensor([0.8, 0.6])
@@ -153,6 +160,10 @@ vector = torch.zeros(clean.outputs.d_in)
 written = torch.tensor([10, 60, 100]) % len(vector)
 vector[written] = planted_size * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
 
+# %% [markdown]
+# The block is measured twice, *clean* as it is and *sunk* with what was planted:
+
+# %% tags=["nbval-check-output"]
 with planted.sunk(model, planted_block, mark, vector, marking):
     sunk = capture(model, sunk_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
     first_of_sunk = measure.first_rows(model, sunk_text)
