@@ -79,7 +79,9 @@ shown.set_index("protocol").T
 # %% [markdown]
 # ## The answer
 #
-# These are the recorded results of this run profile, numbers first; the sections below show how they come about.
+# These are the recorded results of this run profile, numbers first; the sections below show how they come about. A
+# profile rises and falls as far as the *smaller of largest rise and fall* says; a *step* is one between neighbouring
+# blocks.
 
 # %%
 run.answer()
