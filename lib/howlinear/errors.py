@@ -17,6 +17,10 @@ class ConstantError(InputError):
     """Outputs that do not vary, so that there is nothing to explain and R² is undefined."""
 
 
+class LossError(InputError):
+    """A loss or perplexity that is not finite, while R² may be defined: it needs no head."""
+
+
 class SourceError(HowlinearError, OSError):
     """A model, corpus or file that cannot be read or written."""
 

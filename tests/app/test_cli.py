@@ -572,7 +572,7 @@ def test_compare_takes_two_of_one_kind(refused, words):
     )
 
 
-NO_COSTS = "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
+NO_COSTS = "--swap does not apply: this model has no perplexity, so a swap costs none"
 
 
 @pytest.mark.parametrize("massive_rows", [0, 12_345])

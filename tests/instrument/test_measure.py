@@ -13,10 +13,10 @@ from helpers.made_up import ceiling_of, made_up_profile, within
 from helpers.nearly import assert_same_profile
 from helpers.reference import least_squares, pooled_r2, r2_by_feature
 from howlinear.app import page
-from howlinear.app.console import profile_columns
+from howlinear.app.console import headline, profile_columns
 from howlinear.app.measurement import Measurement
 from howlinear.core.token_split import split
-from howlinear.errors import InputError
+from howlinear.errors import InputError, LossError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
@@ -258,3 +258,30 @@ def test_costs_of_no_block_have_their_columns_too(gpt2, ids):
     """As of an encoder, which has no perplexity to lose: notebooks show the same tables of it."""
     frame = replace(measure(gpt2, ids), costs={}).to_frame()
     assert frame[["dppl", "dppl_low", "dppl_high"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_losses_that_are_not_finite_cost_no_profile_its_r2(gpt2, rows, layerwise):
+    """A head of NaN, and one whose perplexity overflows: R² needs no head."""
+    expected = measure(gpt2, rows)
+    head = gpt2.lm_head.weight.detach().clone()
+    for scale in (math.nan, 1e6):
+        gpt2.lm_head.weight = torch.nn.Parameter(head * scale)
+        with pytest.warns(UserWarning, match="R²_lin is measured without perplexity: ") as warned:
+            found = measure(gpt2, rows, swap=True, layerwise=layerwise)
+        assert len(warned) == 1
+        assert (found.perplexity, found.costs) == (None, None)
+        assert [found[block].r2 for block in found] == [expected[block].r2 for block in expected]
+        assert "no perplexity" in headline(Measurement("gpt2", found))
+
+
+def test_swaps_that_overflow_leave_a_profile_its_perplexity(gpt2, rows, monkeypatch):
+    expected = measure(gpt2, rows)
+
+    def overflow(*_, **__):
+        raise LossError("the loss of sequence 0 is not finite")
+
+    monkeypatch.setattr("howlinear.instrument.measure.swap_costs", overflow)
+    with pytest.warns(UserWarning, match="R²_lin is measured without costs of swaps: the loss of sequence 0"):
+        found = measure(gpt2, rows, swap=True)
+    assert (found.perplexity, found.costs) == (expected.perplexity, None)

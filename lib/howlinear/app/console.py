@@ -81,7 +81,7 @@ def profile_table(measurement: Measurement, width: int) -> Table:
 def headline(measurement: Measurement) -> str:
     """Say in one line what was measured."""
     profile = measurement.profile
-    predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
+    predicts = "no perplexity" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
     model = replace(profile, model=measurement.model).title
     return f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}"
 
@@ -165,9 +165,8 @@ def profile_notes(measurement: Measurement) -> list[str]:
         sentences.append(f"{measurement.model}: {PACKAGED[measurement.model].about}")
     if measurement.untrained is not None:
         sentences += _untrained_notes(profile, measurement.untrained)
-    if measurement.swap and profile.costs is None:
-        no_costs = "this model predicts no next token, so a swap has no cost in perplexity"
-        sentences.append(f"--swap does not apply: {no_costs}")
+    if measurement.swap and profile.perplexity is None:
+        sentences.append("--swap does not apply: this model has no perplexity, so a swap costs none")
     return sentences
 
 

@@ -27,7 +27,7 @@ from howlinear.core.moments import Folds
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
 from howlinear.instrument.distributed import current_group, gather, join_captures, own_share
-from howlinear.instrument.perplexity import HeldOutLosses
+from howlinear.instrument.perplexity import HeldOutLosses, if_finite
 from howlinear.instrument.profile import Profile, Solved, defined, solve
 from howlinear.instrument.profile_files import load_profile, save_profile
 from howlinear.instrument.swap_costs import swap_costs
@@ -224,13 +224,15 @@ def measure_layers(
 
         solved = done.solved()  # complete, since all processes have got as far as their losses
         defined(solved)  # raises if no block has an R²_lin
+        perplexity = if_finite("perplexity", losses.perplexity)
         costs = None
-        if swap:
+        if swap and perplexity is not None:
             maps = {block: answer.ceiling.map for block, answer in solved.items()}
-            size = max(1, min(batch_size // 2, _at_once(model, rows))) if losses.predicts else batch_size
-            costs = swap_costs(model, maps, rows, size, progress, site, layerwise=True)
+            size = max(1, min(batch_size // 2, _at_once(model, rows)))
+            swapped = partial(swap_costs, model, maps, rows, size, progress, site, layerwise=True)
+            costs = if_finite("costs of swaps", swapped)
         gather(None)  # all processes have read the results: the folder may be removed
-        return Profile(name_of(model), rows, solved, losses.perplexity(), costs=costs, site=site)
+        return Profile(name_of(model), rows, solved, perplexity, costs=costs, site=site)
 
 
 def entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Layerwise:

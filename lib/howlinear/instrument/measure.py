@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.distributed import capture_together, current_group, gather, gather_blocks
 from howlinear.instrument.layerwise import load_whole, measure_layers, open_model
-from howlinear.instrument.perplexity import HeldOutLosses
+from howlinear.instrument.perplexity import HeldOutLosses, if_finite
 from howlinear.instrument.profile import Profile, defined, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs, swap_rows
@@ -67,7 +68,8 @@ def measure(
             rows or a little more and whenever they have doubled. The intervals are wide enough to hold despite the
             repeated looks (`instrument.stopping`); `Profile.stop` says how it ended, `Profile.rows` which rows were
             used.
-        swap: also measure what each block's map costs in perplexity in the block's place (`swap_costs`).
+        swap: also measure what each block's map costs in perplexity in the block's place (`swap_costs`). If losses are
+            not finite, a warning says so, and the profile is without perplexity or costs.
         site: what to measure of each block: `ffn`, its feed-forward block; `attention`; or the whole `layer`, whose x
             is the residual stream before it and whose y is what it adds to that (`ffn_sites.KINDS`).
         tokens: also split R²_lin by the token (`core.token_split`): how much of the output's variance the token's
@@ -156,12 +158,14 @@ def measure(
 
     # The model ran through its head for held-out sequences: their losses are there already
     losses.parts = [part for of_process in gather(losses.parts) for part in of_process]
+    perplexity = if_finite("perplexity", losses.perplexity)
     costs = None
-    if swap:
+    if swap and perplexity is not None:
         maps = {block: answer.ceiling.map for block, answer in solved.items()}
-        costs = swap_costs(model, maps, packed, max(1, batch_size // 2), progress, site)
+        size = max(1, batch_size // 2)
+        costs = if_finite("costs of swaps", partial(swap_costs, model, maps, packed, size, progress, site))
     splits = None
     if tokens:
         splits = gather_blocks(token_splits(model, captured, packed, confidence, batch_size, progress, site))
     kept = {block: found.to("cpu") for block, found in captured.items()} if moments else None
-    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site, splits, kept)
+    return Profile(name_of(model), packed, solved, perplexity, stop, costs, site, splits, kept)

@@ -5,9 +5,10 @@ Perplexity is exp(mean negative log-likelihood per predicted token), token-weigh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
-from howlinear.errors import InputError
+from howlinear.errors import InputError, LossError
 from howlinear.instrument.as_rows import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import running
@@ -25,6 +26,7 @@ from howlinear.models.layerwise import predictions
 from howlinear.models.load import check_causal, is_causal, model_of
 from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, batch_of
 
+Found = TypeVar("Found")
 NO_TARGET = -100  # what `cross_entropy` does not count
 
 LOSS_BATCH = 8
@@ -93,7 +95,7 @@ class HeldOutLosses:
         """Compute the perplexity of all sequences added, in any order; None if there is nothing to predict.
 
         Raises:
-            InputError: a loss is not finite.
+            LossError: a loss or the perplexity is not finite.
         """
         if not self.predicts:
             return None
@@ -102,6 +104,15 @@ class HeldOutLosses:
         predicted = self.rows.predicted
         counts = None if predicted is None else predicted[sequences[order]]
         return mean_perplexity(finite_losses([means[order]]), counts)
+
+
+def if_finite(name: str, compute: Callable[[], Found]) -> Found | None:
+    """Compute something from losses; if they are not finite, warn that R²_lin comes without it, and return None."""
+    try:
+        return compute()
+    except LossError as reason:
+        warnings.warn(f"R²_lin is measured without {name}: {reason}", stacklevel=3)
+        return None
 
 
 def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
@@ -171,7 +182,7 @@ def mean_perplexity(losses: Float[Tensor, " n"], predicted: Int64[Tensor, " n"] 
 def _check_finite(nats: float, *found: Any) -> None:
     """Refuse results of losses that are too large to be exponentiated."""
     if not all(np.isfinite(each).all() for each in found):
-        raise InputError(
+        raise LossError(
             f"a mean loss of {nats:.4g} nats is no finite perplexity: the weights or a swapped map overflow or hold "
             "NaN, or no token is predicted"
         )
@@ -243,7 +254,7 @@ def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
     joined = torch.cat(batches)
     wrong = (~joined.isfinite()).nonzero()
     if len(wrong):
-        raise InputError(
+        raise LossError(
             f"the loss of sequence {int(wrong[0])} is not finite: the weights or a swapped map overflow, or hold NaN"
         )
     return joined

@@ -106,9 +106,9 @@ class Profile(Mapping):
         model: where the model came from.
         rows: the rows it was measured on; for a profile read from a file, what the file says of them.
         solved: block → its results, also without massive rows.
-        perplexity: perplexity of the model on the held-out rows; None if it predicts no next token.
+        perplexity: perplexity of the model on the held-out rows; None if it predicts no next token, or is not finite.
         stop: why no more rows were used; None if no tolerance was given.
-        costs: block → what its map costs in perplexity in the block's place; None if that was not measured.
+        costs: block → what its map costs in perplexity in the block's place; None if not measured, or not finite.
         site: what was measured of each block: `ffn`, `attention` or `layer` (`ffn_sites.KINDS`).
         tokens: block → R²_lin split by the token; None if that was not measured.
         moments: block → the moments that its numbers follow from (`BlockCapture`); None if they were not kept.

@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 from howlinear.errors import ConstantError, InputError
 from howlinear.files import figures, paths, tables
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import HeldOutLosses
+from howlinear.instrument.perplexity import HeldOutLosses, if_finite
 from howlinear.instrument.selection import selected
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
@@ -124,7 +124,7 @@ class Run:
                 f"the output of every block of {name} is constant on {corpus}, in all document folds or all but one: "
                 "none has an R²_lin"
             )
-        about = {"model": name, "perplexity": losses.perplexity(), "sizes": self.sizes}
+        about = {"model": name, "perplexity": if_finite("perplexity", losses.perplexity), "sizes": self.sizes}
         about["sources"] = self._sources(name, corpus)
         about["constant"] = [number for number in blocks if number not in varying]
         path = self.capture_path(name, corpus)

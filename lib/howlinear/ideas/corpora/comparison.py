@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import HeldOutLosses
+from howlinear.instrument.perplexity import HeldOutLosses, if_finite
 from howlinear.instrument.profile import Profile, profile_of
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.checks import name_of
@@ -42,9 +43,11 @@ def measured(
     """Measure a model for a comparison, without keeping moments. The arguments are those of `hl.measure`."""
     losses = HeldOutLosses(model, rows)
     captured = capture(model, rows, blocks, batch_size=batch_size, progress=progress, losses=losses, site=site)
-    profile = replace(profile_of(captured, name_of(model), rows, losses.perplexity()), site=site)
-    if swap and losses.predicts:
-        profile = replace(profile, costs=swap_costs(model, profile, rows, max(1, batch_size // 2), progress))
+    perplexity = if_finite("perplexity", losses.perplexity)
+    profile = replace(profile_of(captured, name_of(model), rows, perplexity), site=site)
+    if swap and perplexity is not None:
+        swapped = partial(swap_costs, model, profile, rows, max(1, batch_size // 2), progress)
+        profile = replace(profile, costs=if_finite("costs of swaps", swapped))
     scores = {block: score_folds(fit_folds(captured[block].train), captured[block].test) for block in profile.defined}
     return profile, scores
 
