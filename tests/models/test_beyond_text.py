@@ -7,10 +7,14 @@ from transformers import (
     BigBirdModel,
     CLIPConfig,
     CLIPModel,
+    ConvBertConfig,
+    ConvBertModel,
     CpmAntConfig,
     CpmAntForCausalLM,
     DINOv3ViTConfig,
     DINOv3ViTModel,
+    FNetConfig,
+    FNetModel,
     Idefics3VisionConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -40,6 +44,7 @@ from howlinear.ideas.compression.signals import cca_bounds, stream
 from howlinear.ideas.protocol.groups import measure_loudness
 from howlinear.ideas.protocol.layout import Layout
 from howlinear.ideas.sinks.measure import first_rows
+from howlinear.instrument.as_rows import rows_of
 
 N = 120
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -245,3 +250,56 @@ def test_what_sees_the_future_or_predicts_its_own_place_has_no_perplexity():
     for site in ("layer", "attention"):
         with pytest.raises(InputError, match="positions of sequences"):
             hl.measure(xlnet, IDS, site=site)
+
+
+def fnet():
+    sizes = {name: SMALL[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")}
+    return FNetModel(FNetConfig(vocab_size=100, max_position_embeddings=32, type_vocab_size=2, **sizes)).eval()
+
+
+def convbert():
+    return ConvBertModel(ConvBertConfig(vocab_size=100, embedding_size=16, **SMALL, head_ratio=1)).eval()
+
+
+def one_by_one(model, lengths):
+    """R²_lin of the first block of sequences that ran alone; every fourth is held out."""
+    (site,) = hl.sites(model, 0)
+    seen = []
+    hooks = [
+        site.input.register_forward_pre_hook(lambda _, args: seen.append([args[0][0]])),
+        site.output.register_forward_hook(lambda _, __, y: seen[-1].append(y[0])),
+    ]
+    with torch.no_grad():
+        for sequence, length in zip(IDS, lengths, strict=True):
+            model(input_ids=sequence[None, :length])
+    for hook in hooks:
+        hook.remove()
+    train, test = ([seen[place] for place in range(N) if (place % 4 == 3) == held_out] for held_out in (False, True))
+    return held_out_r2(*(map(torch.cat, zip(*side, strict=True)) for side in (train, test)))
+
+
+@pytest.mark.parametrize("make", [fnet, convbert])
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_a_model_that_does_not_mask_padding_reads_none(make, layerwise):
+    """Padding may stand anywhere behind a sequence, and other inputs of each token are cut along with the ids."""
+    torch.manual_seed(0)
+    model, lengths = make(), torch.arange(N) % 5 + 9
+    mask = (torch.arange(17) < lengths[:, None]).long()
+    inputs = {"input_ids": IDS * mask, "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
+    found = hl.measure(model, inputs, layerwise=layerwise)
+    assert found.rows_used == int(mask.sum())
+    assert found[0].r2 == pytest.approx(one_by_one(model, lengths), abs=1e-6)
+    assert "does not mask padding" in found.rows.note
+    # token by token the same rows, in the order of the text
+    errors = hl.token_errors(model, found, blocks=0, tokens=10**6)
+    assert errors["token"].tolist() == IDS[found.rows.test][mask[found.rows.test].bool()].tolist()
+    assert 1 - ((1 - errors["r2"]) * errors["output"]).mean() == pytest.approx(found[0].r2, abs=1e-6)
+
+
+def test_a_model_that_masks_padding_reads_it_at_once():
+    mask = (torch.arange(17) < torch.arange(N)[:, None] % 5 + 9).long()
+    model = BigBirdModel(BigBirdConfig(vocab_size=100, **SMALL, max_position_embeddings=32, block_size=4)).eval()
+    for each in (model, LlamaModel(LlamaConfig(vocab_size=100, **SMALL)).eval()):
+        rows = rows_of({"input_ids": IDS * mask, "attention_mask": mask}, each)
+        assert (rows.by_length, rows.note) == (False, "")
+    assert model.attention_type == "block_sparse"  # left as it was

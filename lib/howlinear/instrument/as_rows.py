@@ -7,17 +7,29 @@ accepts the same inputs and refuses the same mistakes in the same words.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
-from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import check_count, check_length, main_input
-from howlinear.models.load import tokenizer_of
+from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.models.calls import FAILURES
+from howlinear.models.checks import (
+    check_count,
+    check_inputs,
+    check_length,
+    evaluating,
+    is_encoder_decoder,
+    main_input,
+)
+from howlinear.models.forward import hidden_states
+from howlinear.models.load import is_causal, tokenizer_of
+from howlinear.models.shards import is_on_disk
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.gathered import are_strings, gathered, is_table, is_tokenised
-from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
+from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows, batch_of
 
 
 def is_text(given: Any) -> bool:
@@ -63,13 +75,43 @@ def rows_of(
         check_length(model, seq_len)
         return corpus.rows(rows, seq_len, seed, folds)
     if isinstance(given, Rows):
-        return given
+        return _by_length_if_needed(given, model)
     if isinstance(given, RowsOnRecord):
         raise InputError("these rows are of a profile that was read from a file, which does not keep them: give a text")
     is_perceived = "float" in str(getattr(given, "dtype", "")) or getattr(given, "ndim", 0) > 2  # images or sound
     if main_input(model) != "input_ids" and is_perceived:
         given = {main_input(model): given}
-    return ModelInputs.of(given) if isinstance(given, Mapping) else TokenRows.from_ids(given)
+    if not isinstance(given, Mapping):
+        return TokenRows.from_ids(given)
+    return _by_length_if_needed(ModelInputs.of(given), model)
+
+
+@torch.no_grad()
+def _by_length_if_needed(rows: Rows, model: PreTrainedModel) -> Rows:
+    """Have sequences of each length run without padding if the model does not mask it, as FNet and ConvBERT do not.
+
+    This is tried on the sequence with the most padding: masked, it changes nothing but rounding. A next token is
+    predicted before padding, on the right, is read. BigBird masks it, and a short sequence would switch it to full
+    attention for good.
+    """
+    is_padded = isinstance(rows, ModelInputs) and rows.ids is not None and rows.mask is not None and not rows.mask.all()
+    masks = is_causal(model) or getattr(model.config, "attention_type", None) == "block_sparse"
+    if not is_padded or rows.by_length or masks or is_encoder_decoder(model) or is_on_disk(model):
+        return rows
+    check_inputs(model, rows.inputs)
+    shortest = rows.mask.sum(1).argmin()[None]
+    by_length = replace(rows, by_length=True)
+    length = int(rows.mask[shortest].sum())
+    try:
+        with evaluating(model):
+            padded, alone = (hidden_states(model, batch_of(model, each, shortest)) for each in (rows, by_length))
+        padded = padded[:, :length].double()
+        if padded.shape != alone.shape:  # images beside the text, or parts of it merged
+            return rows
+    except (*FAILURES, HowlinearError):  # the measurement itself says what fails
+        return rows
+    rounding = torch.finfo(alone.dtype).eps ** 0.5 * alone.abs().max()
+    return rows if (padded - alone).abs().max() <= rounding else by_length
 
 
 PROBE = "The quick brown fox, 3.14 <= été: 北京\n\tdef f(x): return x"

@@ -28,7 +28,7 @@ from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.models.swap import Mapped, check_mapped, maps_and_site
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import Rows
+from howlinear.text.rows import Rows, in_batches
 from howlinear.text.token_texts import token_texts
 
 TOKENS = 2_048
@@ -199,7 +199,7 @@ def _squared_errors(
 
     The rows are run twice, first for ȳ: so no activation is kept, whatever the model's width and depth.
     """
-    batches = torch.arange(len(rows.test), device="cpu").split(batch_size)
+    batches = in_batches(rows, torch.arange(len(rows.test), device="cpu"), batch_size)
     sums: dict[int, Tensor] = {each.block: torch.zeros((), dtype=torch.float64, device="cpu") for each in chosen}
     pieces: dict[int, list[tuple[Tensor, Tensor]]] = {each.block: [] for each in chosen}
     counts = dict.fromkeys(sums, 0)

@@ -149,6 +149,13 @@ def _ended_behind(model: PreTrainedModel, last: Site | None) -> Iterator[None]:
         _RUNS_IN_TURN.add(model)
 
 
+def hidden_states(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n places d"]:
+    """Compute what a model's body returns of each place, all layers run."""
+    with one_pass(model):
+        found = model.base_model(**_keywords(model, model.base_model, inputs))
+    return found[0]
+
+
 def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len vocabulary"]:
     """Compute a model's logits of each next token."""
     with one_pass(model):

@@ -40,6 +40,7 @@ class Rows(ABC):
     fold: Int64[Tensor, " n_sequences"]
     corpus: str
     note: str = ""
+    by_length = False  # see `ModelInputs`
 
     @property
     @abstractmethod
@@ -213,12 +214,15 @@ class ModelInputs(Rows):
     Attributes:
         inputs: keyword → tensor, with sequences along the first axis; an `attention_mask` tells tokens from padding.
             The rest is as in `Rows`.
+        by_length: whether the model reads sequences of one length together and without padding, as one needs that does
+            not mask it.
     """
 
     inputs: Mapping[str, Tensor]
     test: Bool[Tensor, " n_sequences"]
     fold: Int64[Tensor, " n_sequences"]
     corpus: str = "model inputs"
+    by_length: bool = False
 
     def __post_init__(self) -> None:
         """Check that the tensors belong together, and that padding stands on the right."""
@@ -263,6 +267,11 @@ class ModelInputs(Rows):
         if tensors and not any(map(len, tensors.values())):
             raise InputError(f"{', '.join(tensors)} without a sequence: give one or more")
         return cls(tensors, *split_sequences(list(tensors.values()), folds))
+
+    @property
+    def note(self) -> str:
+        """What the model does with padding, if it does not mask it."""
+        return "this model does not mask padding, so sequences of each length ran without it" if self.by_length else ""
 
     @property
     def ids(self) -> Int64[Tensor, "n_sequences seq_len"] | None:
@@ -411,13 +420,23 @@ def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: 
 def batches(rows: Rows, size: int) -> list[Tensor]:
     """Return batches of sequence indices, each from one fold, the train side first."""
     folds = [*rows.folds(test=False), *rows.folds(test=True)]
-    every = [batch for sequences in folds for batch in sequences.split(size)]
+    if rows.by_length:
+        folds = [members[rows.mask[members].sum(1).argsort(stable=True)] for members in folds]
+    every = [batch for sequences in folds for batch in in_batches(rows, sequences, size)]
     # If every batch had as many sequences as a sequence has positions, `flat` could not tell the two axes apart.
     lengths = {tensor.shape[1] for tensor in rows.inputs.values() if tensor.ndim > 1 and tensor.shape[1] > 1}
     counts = {len(batch) for batch in every}
     if len(counts) == 1 and counts <= lengths:
         every[:1] = every[0].tensor_split([1])
     return every
+
+
+def in_batches(rows: Rows, sequences: Int64[Tensor, " n"], size: int) -> list[Int64[Tensor, " batch"]]:
+    """Split sequences into batches in their order; if the rows go by length, each batch is of one length."""
+    if not rows.by_length:
+        return list(sequences.split(size))
+    _, counts = rows.mask[sequences].sum(1).unique_consecutive(return_counts=True)
+    return [batch for of_one_length in sequences.split(counts.tolist()) for batch in of_one_length.split(size)]
 
 
 def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
@@ -447,10 +466,16 @@ def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, T
     keywords: dict[str, Tensor | bool] = {}
     for name, tensor in rows.inputs.items():
         dtype = model.dtype if tensor.is_floating_point() else tensor.dtype
-        keywords[name] = tensor[indices].to(device, dtype, non_blocking=True)
+        keywords[name] = _cut(rows, indices, tensor[indices]).to(device, dtype, non_blocking=True)
     if "input_ids" in keywords:
         keywords["use_cache"] = False
     return keywords
+
+
+def _cut(rows: Rows, indices: Tensor, of_batch: Tensor) -> Tensor:
+    """Cut what a batch has for each token to its longest sequence, if the rows go by length; images are no such."""
+    of_tokens = rows.by_length and not of_batch.is_floating_point() and of_batch.shape[1:2] == (rows.seq_len,)
+    return of_batch[:, : int(rows.mask[indices].sum(1).max())] if of_tokens else of_batch
 
 
 def tokens_of(
@@ -462,14 +487,14 @@ def tokens_of(
         The rows of x and of y, both on the device of x; and in main memory, of each its sequence, as `indices` count
         them, and its position in there.
     """
-    ids, mask = rows.read_by(site)
+    ids, mask = (None if read is None else _cut(rows, indices, read[indices]) for read in rows.read_by(site))
     n, seq_len = len(indices), None if ids is None else ids.shape[1]
     for each in (x, y):
         if n != seq_len and each.shape[:-1] == (seq_len, n):
             raise InputError(f"{site} reads positions of sequences, not sequences of positions: build it batch_first")
     x, y = x.flatten(0, -2), y.to(x.device).flatten(0, -2)
-    if ids is not None and len(x) != ids[indices].numel():
-        in_batch = ids[indices].numel()
+    if ids is not None and len(x) != ids.numel():
+        in_batch = ids.numel()
         raise InputError(
             f"{site} saw {len(x)} rows, not the {in_batch} of the batch: "
             + (
@@ -480,10 +505,10 @@ def tokens_of(
                 "config to 0, or name other sites"
             )
         )
-    if mask is not None and len(x) != mask[indices].numel():
-        if not mask[indices].all():
+    if mask is not None and len(x) != mask.numel():
+        if not mask.all():
             raise InputError(
-                f"{site} saw {len(x)} rows of what a mask of {mask[indices].numel()} places describes, so which are "
+                f"{site} saw {len(x)} rows of what a mask of {mask.numel()} places describes, so which are "
                 "padding cannot be told: give what has one length, without a mask"
             )
         mask = None  # there is no padding to leave out
@@ -491,7 +516,7 @@ def tokens_of(
     places = torch.arange(len(x), device="cpu")
     if mask is not None:
         # by index and not by mask, whose number of rows would have to be waited for on a device
-        places = mask[indices].flatten().nonzero()[:, 0]
+        places = mask.flatten().nonzero()[:, 0]
         tokens = places.to(x.device, non_blocking=True)
         x, y = x[tokens], y[tokens]
     return x, y, indices[places // positions], places % positions
