@@ -48,7 +48,7 @@ def test_an_encoder_has_no_perplexity(padded):
     assert profile.perplexity is None
     assert json.loads(json.dumps(profile.to_dict(), allow_nan=False))["perplexity"] is None
     with pytest.raises(InputError, match="BertForMaskedLM predicts no next token, so it has no perplexity"):
-        perplexity(model, padded["input_ids"])
+        perplexity(model, padded)
     assert_same_tree(measure(model.base_model, padded).to_dict()["blocks"], profile.to_dict()["blocks"], 1e-6)
 
 

@@ -6,6 +6,7 @@ accepts the same inputs and refuses the same mistakes in the same words.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -81,9 +82,30 @@ def rows_of(
     is_perceived = "float" in str(getattr(given, "dtype", "")) or getattr(given, "ndim", 0) > 2  # images or sound
     if main_input(model) != "input_ids" and is_perceived:
         given = {main_input(model): given}
-    if not isinstance(given, Mapping):
-        return TokenRows.from_ids(given)
-    return _by_length_if_needed(ModelInputs.of(given), model)
+    found = ModelInputs.of(given) if isinstance(given, Mapping) else TokenRows.from_ids(given)
+    warn_of_padding(found, model)
+    return _by_length_if_needed(found, model)
+
+
+def warn_of_padding(rows: Rows, model: PreTrainedModel) -> None:
+    """Warn if sequences without a mask seem to be padded: a tenth or more end in two or more of the padding token.
+
+    That token is the model's own or, as many models have none, the one that ends a text.
+    """
+    if rows.ids is None or rows.mask is not None or rows.seq_len < 2:
+        return
+    config = model.config.get_text_config()
+    for token in {getattr(config, name, None) for name in ("pad_token_id", "eos_token_id")}:
+        if not isinstance(token, int):
+            continue
+        padded = (rows.ids[:, -2:] == token).all(1)
+        if padded.sum() >= max(2, len(padded) / 10):
+            warnings.warn(
+                f"{int(padded.sum())} of {len(padded)} sequences end in token {token} twice or more, and there is no "
+                "attention_mask: if that is padding, it counts as text; give the mask, as {'input_ids': ids, "
+                "'attention_mask': mask}, or lists of their own lengths",
+                stacklevel=4,
+            )
 
 
 @torch.no_grad()

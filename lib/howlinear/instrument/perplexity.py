@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError, LossError
-from howlinear.instrument.as_rows import gathered, is_text, rows_of
+from howlinear.instrument.as_rows import gathered, is_text, rows_of, warn_of_padding
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import running
 from howlinear.models.layerwise import predictions
@@ -135,11 +135,10 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
         raise InputError(f"{', '.join(rows)} given with rows or token ids: leave them out")
     if is_text(text) or isinstance(text, Rows | RowsOnRecord):
         return held_out(rows_of(text, model, **rows))
-    if not isinstance(text, Mapping):
-        return held_out(as_ids(text))
-    inputs = ModelInputs.of(text)
-    each = torch.arange(len(inputs.test), device="cpu")
-    return held_out(replace(inputs, test=torch.ones_like(inputs.test), fold=each))
+    given = ModelInputs.of(text) if isinstance(text, Mapping) else TokenRows.from_ids(text)
+    warn_of_padding(given, model)
+    each = torch.arange(len(given.test), device="cpu")
+    return held_out(replace(given, test=torch.ones_like(given.test), fold=each))
 
 
 def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> Rows:
