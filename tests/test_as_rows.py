@@ -586,6 +586,7 @@ ARGUMENTS = {  # each names itself
         lambda model, ids, maps: hl.measure(model, ids, batch_size=0),
         lambda model, ids, maps: hl.capture(model, ids, batch_size=2.5),
         lambda model, ids, maps: hl.losses(model, ids, batch_size=0),
+        lambda model, ids, maps: hl.losses(model, ids, batch_size=np.ones((3, 3))),
         lambda model, ids, maps: hl.swap_costs(model, maps, ids, batch_size="8"),
         lambda model, ids, maps: hl.token_errors(model, maps, ids, batch_size=0),
         lambda model, ids, maps: hl.compress_to(model, ids, max_dppl=1, batch_size=0),
@@ -641,6 +642,7 @@ ARGUMENTS = {  # each names itself
     "path": [
         lambda model, ids, maps: hl.measure(model, ids).save(None),
         lambda model, ids, maps: hl.load_profile(3),
+        lambda model, ids, maps: hl.load_profile(pd.DataFrame({"block": range(99)})),
         lambda model, ids, maps: hl.Profile.load(None),
     ],
     "ax": [lambda model, ids, maps: hl.measure(model, ids).plot(ax=3)],
@@ -670,7 +672,11 @@ ARGUMENTS = {  # each names itself
     ],
     "y": [lambda model, ids, maps: hl.Moments(2, 2).update(np.eye(2), [[1.0], []])],
     "text_column": [lambda model, ids, maps: hl.load_corpus(lines(), model, text_column="text")],
-    "dtype": [lambda model, ids, maps: hl.load_model("mini-gpt2", dtype="float64")],
+    "dtype": [
+        lambda model, ids, maps: hl.load_model("mini-gpt2", dtype="float64"),
+        lambda model, ids, maps: hl.load_model("mini-gpt2", dtype=np.ones((2, 2))),
+    ],
+    "bits": [lambda model, ids, maps: hl.load_model("mini-gpt2", bits=np.ones((2, 2)))],
     "sites": [
         lambda model, ids, maps: hl.load_model("mini-gpt2", sites="h.*"),
         lambda model, ids, maps: hl.load_model("mini-gpt2", sites="transformer.h.*.attn"),
@@ -683,6 +689,15 @@ ARGUMENTS = {  # each names itself
 def test_a_wrong_argument_names_itself(model, ids, maps, argument):
     for call in ARGUMENTS[argument]:
         assert argument in one_line(lambda call=call: call(model, ids, maps))
+
+
+def test_a_message_is_one_line_of_bounded_length():
+    """What was given may be a table, and stand in the message."""
+    message = str(InputError(f"rows={pd.DataFrame(np.eye(60)).to_string()}: give a count"))
+    assert "\n" not in message
+    assert len(message) < 1300
+    assert message.startswith("rows=")
+    assert message.endswith(": give a count")
 
 
 def test_losses_are_numbers_of_any_kind():

@@ -4,9 +4,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+LONGEST = 1200
+"""Characters of a message: what was given may be an array or a table."""
+
 
 class HowlinearError(Exception):
-    """Base of every error that is about the input rather than about the code."""
+    """Base of every error that is about the input rather than about the code; its message is one line."""
+
+    def __str__(self) -> str:
+        message = " ".join(super().__str__().splitlines())
+        return message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} … {message[-LONGEST // 2 :]}"
 
 
 class InputError(HowlinearError, ValueError):

@@ -174,7 +174,7 @@ def _no_revision(source: str, revision: str) -> InputError:
 
 def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype:
     """Return the requested precision of weights, float32 by default."""
-    name = str(dtype or "float32").removeprefix("torch.")
+    name = "float32" if str(dtype) in ("None", "") else str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise InputError(f"dtype={name!r}: weights are loaded in {', '.join(_DTYPES)}")
     return getattr(torch, name)

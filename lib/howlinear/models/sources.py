@@ -98,7 +98,7 @@ def check_there(name: str) -> None:
 
 def check_bits(bits: int | None) -> None:
     """Refuse a number of bits that weights cannot be rounded to, or for which a package is missing."""
-    if bits not in (None, 4, 8):
+    if bits is not None and not (isinstance(bits, int) and bits in (4, 8)):
         raise InputError(f"bits={bits!r}: weights are rounded to 4 or 8")
     missing = [package for package in ("bitsandbytes", "accelerate") if bits and find_spec(package) is None]
     if missing:
