@@ -13,6 +13,7 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -156,6 +157,9 @@ MASKED = {  # all of the same padded sequences
     "what a tokenizer returns": lambda ids, mask: BatchEncoding(
         {"input_ids": unpadded(ids, mask), "attention_mask": unpadded(mask, mask)}
     ),
+    "batches of a tokenised data set": lambda ids, mask: datasets.Dataset.from_dict(
+        {"input_ids": unpadded(ids, mask), "attention_mask": unpadded(mask, mask)}
+    ).iter(10),
     "tokenised data set": lambda ids, mask: datasets.Dataset.from_dict({"input_ids": unpadded(ids, mask)}),
     "pairs": lambda ids, mask: DataLoader(TensorDataset(ids, mask), batch_size=10),
     "torch data set": lambda ids, mask: TensorDataset(ids, mask),
@@ -549,6 +553,18 @@ def test_what_is_no_model_is_one_line(model, ids, maps, kind):
         one_line(lambda call=call: call(MODELS[kind](model), ids, maps))
 
 
+def test_what_holds_a_model_is_told_where(model, ids):
+    pipeline = SimpleNamespace(model=model)
+    assert "holds one, a GPT2LMHeadModel: give its .model" in one_line(lambda: hl.measure(pipeline, ids))
+
+
+def test_strings_beside_token_ids_are_named(model, ids):
+    for strings in (["a"] * len(ids), "a"):
+        assert "name holds strings" in one_line(
+            lambda given=strings: hl.measure(model, {"input_ids": ids, "name": given})
+        )
+
+
 def test_a_model_may_be_named(ids):
     loaded = hl.load_model("mini-gpt2")
     assert hl.perplexity("mini-gpt2", ids[:8]) == hl.perplexity(loaded, ids[:8])
@@ -716,7 +732,14 @@ def test_a_map_of_whole_numbers_is_exact():
 @pytest.mark.usefixtures("unchecked")
 def test_masked_numbers_are_not_taken_for_numbers():
     masked = np.ma.masked_greater(np.arange(8.0).reshape(4, 2), 5)
-    for call in (lambda: hl.Moments(2).update(masked), lambda: hl.effective_rank(masked[2:])):
+    estimator, whole = hl.AffineCeiling(), np.arange(4.0)
+    for call in (
+        lambda: hl.Moments(2).update(masked),
+        lambda: hl.effective_rank(masked[2:]),
+        lambda: estimator.fit(masked, whole),
+        lambda: estimator.fit(masked.data, np.ma.masked_greater(whole, 2)),
+        lambda: estimator.fit(whole[:, None], whole).score(whole[:, None], np.ma.masked_greater(whole, 2)),
+    ):
         assert "masked" in one_line(call)
 
 

@@ -315,8 +315,7 @@ def tensor_of(given: Any) -> Tensor:
     """
     if isinstance(given, Tensor):
         return given.detach()
-    if np.ma.is_masked(given):
-        raise InputError(f"a {type(given).__name__} is masked in places: fill these, or leave their rows out")
+    check_unmasked(given)
     array = np.asarray(given.toarray() if hasattr(given, "toarray") else given)  # scipy's are sparse
     if array.dtype.kind == "O":  # Python numbers, or those of a table, which may have gaps
         array = np.asarray(array.tolist())
@@ -326,6 +325,12 @@ def tensor_of(given: Any) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to it
         return torch.as_tensor(array, device="cpu")
+
+
+def check_unmasked(given: Any) -> None:
+    """Refuse an array with masked elements: most functions read what lies below the mask."""
+    if np.ma.is_masked(given):
+        raise InputError(f"a {type(given).__name__} is masked in places: fill these, or leave their rows out")
 
 
 def on_cpu(rows: Tensor) -> bool:

@@ -13,7 +13,7 @@ from sklearn.metrics import mean_squared_error
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from howlinear.core.ceilings import AffineMap, decompose
-from howlinear.core.moments import Moments
+from howlinear.core.moments import Moments, check_unmasked
 from howlinear.errors import InputError
 
 
@@ -123,7 +123,12 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 
 def _array(given: Any) -> Any:
-    """Convert a tensor to an array, which knows neither gradients nor bfloat16; other rows stay as they are."""
+    """Convert a tensor to an array, which knows neither gradients nor bfloat16; other rows stay as they are.
+
+    Raises:
+        InputError: some elements are masked, which scikit-learn reads as if they were not.
+    """
+    check_unmasked(given)
     if not isinstance(given, torch.Tensor):
         return given
     rows = given.detach().cpu()

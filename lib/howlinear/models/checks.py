@@ -60,6 +60,9 @@ def unwrapped(model: Any) -> PreTrainedModel:
                 f"a {kind} is no transformers model but holds one, a {type(part).__name__}: give that, "
                 f"model.get_submodule({path!r}), if nothing around it changes what it computes"
             )
+    held = getattr(inside, "model", None)
+    if isinstance(held, PreTrainedModel):  # as a pipeline or a Trainer does
+        raise InputError(f"a {kind} is no transformers model but holds one, a {type(held).__name__}: give its .model")
     raise InputError(f"a {kind} is no transformers model: give a PreTrainedModel, or a name to hl.load_model")
 
 
@@ -180,6 +183,9 @@ def as_tensor(given: Any, name: str) -> Tensor:
         raise
     except (TypeError, ValueError, RuntimeError):
         odd = True
+    cells = given if isinstance(given, list | tuple) else [given]
+    if odd and any(isinstance(cell, str) for cell in cells):
+        raise InputError(f"{name} holds strings, which no model reads: leave it out")
     if odd:
         raise InputError(
             f"{name} is a {type(given).__name__} that makes no tensor: give numbers in rows of one length; shorter "

@@ -50,8 +50,8 @@ def gathered(given: Any, column: str | None = None) -> Any:
         raise InputError(f"a {type(given).__name__} is an open file: give its path, or [file.read()]")
     if isinstance(given, Mapping):
         check_not_splits(given)
-        if any(_are_of_different_lengths(given.get(name)) for name in ("input_ids", "decoder_input_ids")):
-            return _joined(_examples_of(given))
+        if _is_ragged(given):
+            return _joined([given])
         return _cells(given, column) or given  # rows of a data set come as a dict of its columns
     if is_tokenised(given):
         names = [name for name in IDS_AND_MASKS if name in _columns(given)]
@@ -130,6 +130,11 @@ def _are_of_different_lengths(items: Any) -> bool:
         return is_flat and len(item) > 0 and np.ndim(item[0]) == 0
 
     return isinstance(items, list | tuple) and all(map(is_sequence, items)) and len({*map(len, items)}) > 1
+
+
+def _is_ragged(batch: Mapping[str, Any]) -> bool:
+    """Whether a batch holds token ids as sequences of different lengths."""
+    return any(_are_of_different_lengths(batch.get(name)) for name in ("input_ids", "decoder_input_ids"))
 
 
 def are_strings(items: Any) -> bool:
@@ -253,6 +258,8 @@ def _joined(batches: list[Any]) -> dict[str, Tensor]:
     if not batches:
         raise InputError("a data set of 0 sequences: give one that holds token ids")
     given = [batch if isinstance(batch, Mapping) else _named(batch) for batch in batches]
+    if any(map(_is_ragged, given)):  # as Dataset.iter gives them
+        given = [example for batch in given for example in _examples_of(batch)]
     names = [name for name in given[0] if name != "labels"]
     if not names or any(set(names) != set(batch) - {"labels"} for batch in given):
         raise InputError(f"batches of other keywords than the first, which has {', '.join(map(str, names)) or 'none'}")
