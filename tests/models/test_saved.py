@@ -132,6 +132,20 @@ def test_what_would_not_come_back_is_refused_before_anything_is_written(tmp_path
     assert not (tmp_path / "small").exists()
 
 
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+def test_half_a_model_is_refused_and_the_whole_comes_back_with_a_block_replaced(tmp_path, ids, half):
+    """A folder of a `BartEncoder` would be loaded as a whole BART."""
+    encoder = {"encoder_layers": 2, "encoder_ffn_dim": 48, "encoder_attention_heads": 2}
+    whole = transformers.BartModel(transformers.BartConfig(vocab_size=VOCABULARY, **BART, **encoder)).eval()
+    replaced = hl.replace(whole.get_submodule(half), {0: affine()})
+    with pytest.raises(InputError, match=f"no folder as a Bart{half.title()}, a part of other models: replace blocks"):
+        hl.save(replaced, tmp_path / "half")
+    assert not (tmp_path / "half").exists()
+    replaced = hl.replace(hl.load_model(whole, sites=f"{half}.layers.*.fc1,{half}.layers.*.fc2"), {0: affine()})
+    hl.save(replaced, tmp_path / "whole")
+    assert torch.equal(outputs(hl.load_model(tmp_path / "whole"), ids), outputs(replaced, ids))
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch.compile
 def test_what_libraries_put_around_a_model_is_no_reason_to_refuse_it(tmp_path, ids):
     model = built("LlamaForCausalLM")

@@ -486,6 +486,11 @@ def _loaded_as(model: PreTrainedModel) -> type[PreTrainedModel]:
     """Return the class that a model's folder is loaded as: its own, or the one that a custom class derives from."""
     kind, config = type(model), type(model.config)
     family = model.config.model_type
+    if kind.__module__.startswith("transformers.models.") and getattr(transformers, kind.__name__, None) is not kind:
+        raise InputError(
+            f"transformers loads no folder as a {kind.__name__}, a part of other models: replace blocks of the whole "
+            'model, load_model(…, sites="model.encoder.layers.*.mlp"), and save that'
+        )
     if family in CONFIG_MAPPING and issubclass(config, CONFIG_MAPPING[family]):
         if kind.__module__.startswith("transformers."):
             return kind
