@@ -861,14 +861,22 @@ def test_profiles_are_compared_block_by_block(model, ids):
     assert table["difference_high"][0] == pytest.approx(2**0.5 * first[0].interval.half_width)
 
 
-@pytest.mark.parametrize("token", ["pad_token_id", "eos_token_id"])
+@pytest.mark.parametrize(("name", "token"), [("pad_token_id", 7), ("eos_token_id", 7), ("eos_token_id", [3, 7])])
 @pytest.mark.parametrize("run", [hl.measure, hl.perplexity, hl.losses])
-def test_padding_without_a_mask_is_warned_of(model, ids, run, token, monkeypatch):
+def test_padding_without_a_mask_is_warned_of(model, ids, run, name, token, monkeypatch):
     """Models without a token for padding are mostly padded with the one that ends a text."""
-    monkeypatch.setattr(model.config, token, 7)
+    monkeypatch.setattr(model.config, name, token)
     mask = (torch.arange(LENGTH) < 8 + torch.arange(len(ids))[:, None] % 8).long()
     padded = torch.where(mask.bool(), ids, 7)
-    with pytest.warns(UserWarning, match="56 of 64 sequences end in token 7 twice or more, and there is no"):
+    with pytest.warns(UserWarning, match="56 of 64 input_ids end in token 7 twice or more, and there is no"):
         run(model, padded)
     run(model, {"input_ids": padded, "attention_mask": mask})
     run(model, torch.cat([ids[:, :-1], padded[:, -1:]], 1))  # each ends its text
+
+
+def test_padding_that_a_decoder_reads_without_a_mask_is_warned_of(model, ids, monkeypatch):
+    monkeypatch.setattr(model.config, "pad_token_id", 7)
+    both = {"input_ids": ids, "decoder_input_ids": torch.cat([ids[:, :-2], torch.full((len(ids), 2), 7)], 1)}
+    with pytest.warns(UserWarning, match="64 of 64 decoder_input_ids end in token 7 twice or more"):
+        rows_of(both, model)
+    rows_of(both | {"decoder_attention_mask": torch.ones_like(ids)}, model)

@@ -200,6 +200,8 @@ def test_an_exponential_is_taken_in_float64_and_refused_where_even_that_overflow
     high = torch.tensor([100.0, 100.0])
     for dtype in (torch.float32, torch.bfloat16):  # 100 and 101 are numbers of both
         assert change(high.to(dtype), high.to(dtype) + 1).delta == pytest.approx(np.exp(101) - np.exp(100))
+    with pytest.raises(InputError, match="no finite perplexity"):  # its interval, from squares
+        change(high * 4, high * 4 + torch.tensor([0.0, 1.0]))
     for some, predicted in ((high * 8, None), (high, torch.zeros(2, dtype=torch.long))):
         with pytest.raises(InputError, match="no finite perplexity"):
             mean_perplexity(some, predicted)

@@ -90,22 +90,24 @@ def rows_of(
 def warn_of_padding(rows: Rows, model: PreTrainedModel) -> None:
     """Warn if sequences without a mask seem to be padded: a tenth or more end in two or more of the padding token.
 
-    That token is the model's own or, as many models have none, the one that ends a text.
+    That token is the model's own or, as many models have none, one that ends a text.
     """
-    if rows.ids is None or rows.mask is not None or rows.seq_len < 2:
-        return
     config = model.config.get_text_config()
-    for token in {getattr(config, name, None) for name in ("pad_token_id", "eos_token_id")}:
-        if not isinstance(token, int):
+    named = [getattr(config, name, None) for name in ("pad_token_id", "eos_token_id")]
+    tokens = {token for some in named for token in (some if isinstance(some, list) else [some])} - {None}
+    for prefix in ("", "decoder_"):
+        ids, mask = f"{prefix}input_ids", f"{prefix}attention_mask"
+        if ids not in rows.inputs or mask in rows.inputs or rows.inputs[ids].shape[1] < 2:
             continue
-        padded = (rows.ids[:, -2:] == token).all(1)
-        if padded.sum() >= max(2, len(padded) / 10):
-            warnings.warn(
-                f"{int(padded.sum())} of {len(padded)} sequences end in token {token} twice or more, and there is no "
-                "attention_mask: if that is padding, it counts as text; give the mask, as {'input_ids': ids, "
-                "'attention_mask': mask}, or lists of their own lengths",
-                stacklevel=4,
-            )
+        for token in tokens:
+            padded = (rows.inputs[ids][:, -2:] == token).all(1)
+            if padded.sum() >= max(2, len(padded) / 10):
+                warnings.warn(
+                    f"{int(padded.sum())} of {len(padded)} {ids} end in token {token} twice or more, and there is no "
+                    f"{mask}: if that is padding, it counts as text; give the mask, as {{'{ids}': …, '{mask}': mask}}, "
+                    "or lists of their own lengths",
+                    stacklevel=4,
+                )
 
 
 @torch.no_grad()

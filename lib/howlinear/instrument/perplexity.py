@@ -305,8 +305,10 @@ def change(
     with np.errstate(over="ignore", invalid="ignore"):
         delta = float(np.exp(means[1]) - np.exp(means[0]))
         without = np.exp(fold_means(after * tokens, places) / rest) - np.exp(fold_means(before * tokens, places) / rest)
-    _check_finite(max(means), delta, without)
-    return Change.jackknife(delta, without)
+        _check_finite(max(means), delta, without)
+        found = Change.jackknife(delta, without)
+    _check_finite(max(means), found.low, found.high)  # squares overflow earlier
+    return found
 
 
 def _numbers(name: str, given: Any) -> np.ndarray:
