@@ -100,7 +100,8 @@ def warn_of_padding(rows: Rows, model: PreTrainedModel) -> None:
         if ids not in rows.inputs or mask in rows.inputs or rows.inputs[ids].shape[1] < 2:
             continue
         for token in tokens:
-            padded = (rows.inputs[ids][:, -2:] == token).all(1)
+            is_token = rows.inputs[ids] == token
+            padded = is_token[:, -2:].all(1) & ~is_token.all(1)
             if padded.sum() >= max(2, len(padded) / 10):
                 warnings.warn(
                     f"{int(padded.sum())} of {len(padded)} {ids} end in token {token} twice or more, and there is no "
