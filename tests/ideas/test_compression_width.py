@@ -180,6 +180,17 @@ def test_constant_units_go_by_fluctuation_and_not_by_size(gpt2, rows):
     assert all((site.output.c_fc.bias == 5).all() for site in sites(loudest))
 
 
+def test_surgeon_fits_the_readout_of_the_units_that_stay(gpt2, rows):
+    calibration = Calibration(gpt2, rows)
+    narrow = width.surgeon(calibration, 0.9)
+    for site, thin in zip(sites(gpt2), sites(narrow), strict=True):
+        columns, staying = site.output.c_fc.weight.T, thin.output.c_fc.weight.T
+        kept = (staying[:, None] == columns).all(2).nonzero()[:, 1]
+        assert len(kept) == len(staying) < len(columns)
+        expected = width.moved(readout(gpt2, site), width.moments_of(calibration)[site.block], kept)
+        torch.testing.assert_close(readout(narrow, thin).weight, expected.weight, rtol=1e-4, atol=1e-5)
+
+
 # --- Block after block, on two of them
 
 
