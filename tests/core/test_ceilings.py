@@ -325,6 +325,18 @@ def test_leverage_of_new_rows_weighs_their_own_prediction():
     assert leverage(moments_of(x, y), x[11:12]).item() == pytest.approx(moved.item())
 
 
+@pytest.mark.parametrize("scale", [1e-160, 1e-300])
+def test_rows_whose_squares_vanish_in_float64_are_refused(scale):
+    """R² of what is left of them would be NaN or minus infinity."""
+    (x, y), (x_test, y_test) = planted(lambda x: x[:, :3].square() + x[:, 3:])
+    with pytest.raises(InputError, match="inputs are constant"):
+        ceiling(x * scale, y, x_test * scale, y_test)
+    with pytest.raises(InputError, match="outputs are constant"):
+        ceiling(x, y * scale, x_test, y_test * scale)
+    expected = pytest.approx(ceiling(x, y, x_test, y_test).r2, abs=1e-9)
+    assert ceiling(x * 1e-140, y * 1e-140, x_test * 1e-140, y_test * 1e-140).r2 == expected
+
+
 @pytest.mark.parametrize(("offset", "within"), [(1.7e9, 1e-6), (1e12, 1e-3)])  # float64 has steps of 2e-7 and 1e-4
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 def test_a_large_offset_is_resolved_in_float64_and_named_in_float32(side, offset, within):

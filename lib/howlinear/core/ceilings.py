@@ -27,6 +27,7 @@ NULL = 1e-12
 resolve them. A LayerNorm output has one, with rounding noise of about (1e-7)² where its variance would be;
 a fit that trusts it learns the noise. Notebook 02 shows what happens without this rule."""
 
+UNDERFLOW = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).eps  # smaller squares have lost digits
 SHARED = 1e-3
 """Least share of its sum of squares that a direction must keep when a fold is left out (`refits`)."""
 
@@ -542,10 +543,11 @@ def varies(
 
     With z a feature, `squares` are Σ(z − z̄)² and `mean` is z̄; `null` is the threshold on the variance over the squared
     mean for float32 rows, and 1e-16 of it for float64 rows; `eps` is the machine epsilon of the rows (`Moments.eps_x`),
-    float32's if features were computed from float32 rows.
+    float32's if features were computed from float32 rows. Squares that float64 holds no longer in full, of features
+    below some 1e-146, are no variance.
     """
     threshold = null if eps >= FLOAT32 else 1e-16 * null
-    return squares > threshold * n * mean.square()
+    return squares > threshold * n * mean.square() + UNDERFLOW
 
 
 # --- The error bars
