@@ -2,6 +2,7 @@
 
 import pytest
 from docutils import nodes
+from sphinx import addnodes
 
 from tools.book import glossary
 
@@ -95,3 +96,17 @@ def test_a_pages_own_link_to_the_glossary_stays_its_only_one():
     (link,) = document.findall(glossary.Word)
     assert link.astext() == "lines of data"
     assert not list(document.findall(nodes.reference))
+
+
+@pytest.mark.parametrize("link", [nodes.reference(refuri="a.html"), addnodes.pending_xref(reftarget="using")])
+def test_an_entry_is_read_without_its_links(link):
+    """A tooltip is a link already; one to another page is a node that no page can show before it is resolved."""
+    link += nodes.Text("which")
+    words, section = nodes.section(ids=[glossary.SECTION]), nodes.section(ids=["row"])
+    section += [nodes.title("", "Row"), nodes.paragraph("", "", nodes.Text("A token, "), link)]
+    words += section
+    document = nodes.document(None, None)
+    document += words
+    (found,) = glossary.entries(document)
+    assert [type(node) for node in found.text] == [nodes.Text, nodes.Text]
+    assert "".join(node.astext() for node in found.text) == "A token, which"

@@ -63,9 +63,14 @@ def entries(glossary: nodes.document) -> list[Entry]:
 def _entry(section: nodes.section) -> Entry:
     title, paragraph = section.next_node(nodes.title), section.next_node(nodes.paragraph)
     text = paragraph.deepcopy()
-    for link in list(text.findall(lambda node: isinstance(node, (nodes.reference, nodes.Inline)) and "refuri" in node)):
+    for link in list(text.findall(_is_link)):
         link.parent.replace(link, link.children)
     return Entry(tuple(title.astext().lower().split(", ")), section["ids"][0], tuple(text.children))
+
+
+def _is_link(node: nodes.Node) -> bool:
+    """Whether a node is a link, also one to another page, which Sphinx has yet to resolve."""
+    return isinstance(node, nodes.Inline) and ("refuri" in node or "reftarget" in node)
 
 
 def pattern(words: Mapping[str, Entry]) -> re.Pattern:
