@@ -49,19 +49,25 @@ from howlinear.notebook.run import start
 run = start("10_degrees", profile, model, corpus)
 first = next(iter(run.models))
 stored = {name: run.capture(name) for name in run.models}
-some = selected({name: found.blocks for name, found in stored.items()}, blocks)
-used, checked, middle, surveyed = {}, {}, {}, {}
+blocks_of = {name: found.blocks for name, found in stored.items()}
+asked_for = selected(blocks_of, blocks)
+
+used = {}  # model → its token rows
+checked = {}  # an early, a middle and a late block
+middle = {}
+surveyed = {}
 for name, found in stored.items():
     fewest = measure.fewest_rows(run.model(name), degree)
     used[name] = found.rows.thinned(token_rows and max(token_rows, fewest))
-    checked[name] = spaced(found.blocks, 3)  # an early, a middle and a late block
+    checked[name] = spaced(found.blocks, 3)
     middle[name] = checked[name][len(checked[name]) // 2]
-    surveyed[name] = sorted({*some.get(name, ()), *checked[name]})
+    surveyed[name] = sorted({*asked_for.get(name, ()), *checked[name]})
+
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", used[first].count, "token rows")
-for name, found in stored.items():
-    massive = [block for block in surveyed[name] if len(found.blocks[block].massive())]
-    print(f"{name}: {len(surveyed[name])} of {len(found.blocks)} blocks;", end=" ")
-    print("few massive rows weigh most (notebook 12) in:", ", ".join(map(str, massive)) or "none")
+for name, of_model in blocks_of.items():
+    massive = [str(block) for block in surveyed[name] if len(of_model[block].massive())]
+    print(f"{name}: {len(surveyed[name])} of {len(of_model)} blocks;", end=" ")
+    print("few massive rows weigh most (notebook 12) in:", ", ".join(massive) or "none")
 
 # %% [markdown]
 # ## Predict first
@@ -127,12 +133,17 @@ run.answer()
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.gaussian import Hidden, hermite, predict_spectrum
 
-identity = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
+one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+identity = AffineMap(one, zero)
 squares = Hidden(gate=identity, up=None, activation=torch.square, out=identity)
-draws = torch.randn(10_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+# 10,000 draws of mean 0 and variance 1 to the last digit
+generator = torch.Generator().manual_seed(0)
+draws = torch.randn(10_000, 1, generator=generator, dtype=torch.float64)
 standardised = (draws - draws.mean()) / draws.std(correction=0)
-draws = 0.5 + standardised
-print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).update(draws), 3).round(2), "by degree")
+
+shifted = hl.Moments(1).update(0.5 + standardised)
+print("z² of normal z, mean ½:", predict_spectrum(squares, shifted, 3).round(2), "by degree")
 
 # %% [markdown]
 # The method must first recover degrees that we know. We keep the inputs and weights of a real block, and make He$_D$
@@ -157,34 +168,48 @@ print(planted.add_prefix("R²_").rename_axis(index=None, columns=None).round(2).
 #
 # ## Run
 #
-# First the spectrum of every block, with its prediction, and the checks for an early, a middle and a late block. Then
-# the middle blocks of untrained (*fresh*) models on the same tokens, and all products streamed over more text.
+# First the spectrum of every block, with its prediction, and the checks for an early, a middle and a late block.
 
 # %%
 fitted = int(0.65 * used[first].count)  # of all rows: the train rows, less a fold of eight
 kernel_rows = [rows for rows in kernel_rows if rows <= fitted]
 if len(kernel_rows) < 2:
     kernel_rows = [fitted // 2, fitted]
+
 surveys = []
+for name in run.models:
+    what = (surveyed[name], checked[name], degree, kernel_rows, counts, directions, held)
+    surveys.append(measure.survey_blocks(name, run.model(name), used[name], *what))
+tables = {}
+for kind in surveys[0]:
+    tables[kind] = pd.concat([found[kind] for found in surveys])
+
+spectra = run.record("spectra", tables["spectra"])
+neurons = run.record("neurons", tables["neurons"])
+kernels = run.record("kernels", tables["kernels"])
+leading = run.record("directions", tables["directions"])
+
+# %% [markdown]
+# How many neurons does it take to reach `share_reached` of the quadratic step?
+
+# %%
+enough = neurons[neurons.share >= share_reached]
+reach = enough.groupby(["model", "block"])["neurons"].min()
+reach = reach.rename("reach").astype("Int64")  # whole numbers, missing where no count of neurons gets so far
+spreads = run.record("blocks", tables["blocks"].join(reach, on=["model", "block"]))
+
+# %% [markdown]
+# Then the middle blocks of untrained (*fresh*) models, on the same tokens.
+
+# %%
 fresh = []
 for name in run.models:
-    model = run.model(name)
-    what = (surveyed[name], checked[name], degree, kernel_rows, counts, directions, held)
-    surveys.append(measure.survey_blocks(name, model, used[name], *what))
-    untrained = hl.untrained(model)
+    untrained = hl.untrained(run.model(name))
     _, captured = next(measure.captured_blocks(untrained, used[name], [middle[name]], held))
     parts_untrained = take_apart(untrained, middle[name])
     table = measure.spectrum_table(captured, parts_untrained, degree)
     spread = measure.spread_table(captured, parts_untrained)
     fresh.append(measure.with_keys(table.merge(spread, how="cross"), name, middle[name]))
-tables = {kind: pd.concat([found[kind] for found in surveys]) for kind in surveys[0]}
-spectra = run.record("spectra", tables["spectra"])
-neurons = run.record("neurons", tables["neurons"])
-kernels = run.record("kernels", tables["kernels"])
-leading = run.record("directions", tables["directions"])
-enough = neurons[neurons.share >= share_reached]
-reach = enough.groupby(["model", "block"])["neurons"].min().rename("reach")
-spreads = run.record("blocks", tables["blocks"].join(reach.astype("Int64"), on=["model", "block"]))
 fresh = pd.concat(fresh)
 fresh_r2 = run.record("fresh", fresh[["model", "degree", "r2"]])
 
@@ -192,6 +217,8 @@ fresh_r2 = run.record("fresh", fresh[["model", "degree", "r2"]])
 # All products of a block's inputs, up to width 128, over more of the text.
 
 # %%
+from howlinear.files.tables import stack
+
 curves = []
 for name in run.models:
     asked = set(choose_blocks(streamed, stored[name].blocks))
@@ -209,8 +236,8 @@ for name in run.models:
     for block in sorted(asked):
         table = measure.streamed_table(model, rows, block, train_rows)
         curves.append(measure.with_keys(table, name, block))
-nothing = pd.DataFrame(columns=["model", "block", "rows", "r2", "r2_low", "r2_high"])
-streamed_curves = run.record("streamed", pd.concat(curves) if curves else nothing)
+columns = ["model", "block", "rows", "r2", "r2_low", "r2_high"]
+streamed_curves = run.record("streamed", stack(curves, columns))
 
 # %% [markdown]
 # We also need the probes of notebook 03: the share that they explain of what the line leaves, by rank.
@@ -223,21 +250,35 @@ for name, numbers in checked.items():
         if probes.query("model == @name and block == @block").empty:
             print(f"{name}, block {block}: notebook 03 has no probe of several ranks")
 
+# %% [markdown]
+# The spectrum of each model, as the mean over its blocks:
+
 # %% tags=["nbval-check-output"]
 by_degree = spectra.set_index(["model", "block", "degree"])
 r2 = by_degree["r2"].unstack().reindex(run.models, level="model")
 means = r2.groupby("model", sort=False).mean()
 print(means.add_prefix("R²_").rename_axis(columns=None).round(2).to_string())
 
-predicted = by_degree["hermite"].unstack().reindex(r2.index)
-miss = (r2 - predicted).groupby("model", sort=False).agg(lambda gap: gap.loc[gap.abs().idxmax()])
-miss = miss.round(1) + 0.0  # no −0.0
-print("largest miss of Hermite's prediction, per degree and model:")
-print(miss.add_prefix("R²_").rename_axis(columns=None).to_string())
-
 steps = r2.diff(axis=1).iloc[:, 1:]
-falls = int((steps < 0).to_numpy().sum())
-print("steps down from one degree to the next:", falls, "of", len(r2) * (degree - 1))
+falls = (steps < 0).to_numpy()
+print("steps down from one degree to the next:", falls.sum(), "of", falls.size)
+
+# %% [markdown]
+# And how far Hermite's prediction lies from it, in the block where it misses most:
+
+# %% tags=["nbval-check-output"]
+predicted = by_degree["hermite"].unstack().reindex(r2.index)
+gaps = r2 - predicted
+
+
+def largest(gap):
+    """The gap farthest from 0, with its sign."""
+    return gap.loc[gap.abs().idxmax()]
+
+
+miss = gaps.groupby("model", sort=False).agg(largest)
+miss = miss.round(1) + 0.0  # no −0.0
+print(miss.add_prefix("R²_").rename_axis(columns=None).to_string())
 
 # %% [markdown]
 # ## Figure: the degree spectrum
@@ -269,14 +310,16 @@ plt.show()
 # $\tfrac13 + \tfrac1{2\pi\sqrt3} - \tfrac1{4\pi}$.
 
 # %%
-standard = hl.Moments(1).update(draws - draws.mean())
+standard = hl.Moments(1).update(standardised)
+of_line = 1 / 4
 in_all = {
     torch.relu: 1 / 2 - 1 / (2 * np.pi),
     torch.nn.functional.gelu: 1 / 3 + 1 / (12**0.5 * np.pi) - 1 / (4 * np.pi),
 }
 for activation, variance in in_all.items():
-    (predicted_r2,) = predict_spectrum(Hidden(identity, None, activation, identity), standard, 1)
-    print(f"{activation.__name__}: by hand {0.25 / variance:.4f}, from moments {predicted_r2:.4f}")
+    neuron = Hidden(gate=identity, up=None, activation=activation, out=identity)
+    (predicted_r2,) = predict_spectrum(neuron, standard, 1)
+    print(f"{activation.__name__}: by hand {of_line / variance:.4f}, from moments {predicted_r2:.4f}")
 
 # %% [markdown]
 # Now for every block: the prediction is compared with the limit of $R^2_{\mathrm{lin}}$ with ever more rows, once for
@@ -284,8 +327,9 @@ for activation, variance in in_all.items():
 # inputs have beyond mean and covariance.
 
 # %%
-predicted_blocks = selected({name: found.blocks for name, found in stored.items()}, predicted_of)
-of_models = [measure.gaussian_table(name, run.model(name), found) for name, found in predicted_blocks.items()]
+of_models = []
+for name, of_model in selected(blocks_of, predicted_of).items():
+    of_models.append(measure.gaussian_table(name, run.model(name), of_model))
 gaussian = run.record("gaussian", pd.concat(of_models))
 agreement = run.record("predicted", measure.predicted_table(gaussian))
 run.folded("every block", gaussian.set_index(["model", "block", "counted"]).round(3))
@@ -326,18 +370,31 @@ figure = figures.kernel_curves(of_middle(kernels), of_middle(spectra), of_middle
 run.figure(figure, "full")
 plt.show()
 
+# %% [markdown]
+# The neurons' bounds of degree 2, pooled and each free, beside all products by the kernel; *last step* is what the
+# last increase of the kernel's rows added:
+
 # %% tags=["nbval-check-output"]
-by_kernel = kernels[kernels.kernel == "degree 2"].groupby(["model", "block"], sort=False).r2
-bounds = pd.DataFrame({"each free": neurons.groupby(["model", "block"], sort=False).r2.last()})
+of_block = ["model", "block"]
+all_products = kernels[kernels.kernel == "degree 2"].groupby(of_block, sort=False)["r2"]
+most_rows = all_products.last()
+before_last = all_products.apply(lambda curve: curve.iloc[-2])
+bounds = neurons.groupby(of_block, sort=False)["r2"].last().to_frame("each free")
 bounds.insert(0, "pooled", r2[2])
-bounds["all products"] = by_kernel.last()
-bounds["last step"] = by_kernel.last() - by_kernel.apply(lambda curve: curve.iloc[-2])
+bounds["all products"] = most_rows
+bounds["last step"] = most_rows - before_last
 print(bounds.round(2).to_string())
-for (name, block), curve in streamed_curves.groupby(["model", "block"]):
-    points = ", ".join(f"{point.rows:,} rows: {point.r2:.3f}" for point in curve.itertuples())
-    print(f"{name}, block {block}, streamed, {points}")
-print("middle block, all products of so many leading directions:")
-print(leading.pivot(index="model", columns="directions", values="r2").reindex(run.models).round(2).to_string())
+
+# %% [markdown]
+# All products streamed over more rows, and all products of so many leading directions, in middle blocks:
+
+# %% tags=["nbval-check-output"]
+for (name, block), curve in streamed_curves.groupby(of_block):
+    points = [f"{point.rows:,} rows: {point.r2:.3f}" for point in curve.itertuples()]
+    print(f"{name}, block {block}, streamed, {', '.join(points)}")
+
+by_directions = leading.pivot(index="model", columns="directions", values="r2").reindex(run.models)
+print(by_directions.round(2).to_string())
 
 # %% [markdown]
 # ## Figure: how many products?
@@ -383,9 +440,10 @@ rest.groupby("model", sort=False).mean().round(2)
 # reaches, and how many neurons it takes to reach `share_reached` of it:
 
 # %%
-by_rank = probes.pivot(index=["model", "block"], columns="rank", values="share").add_prefix("rank ")
-of_checked = rest.loc[[(name, block) for name in checked for block in checked[name]]]
-of_checked.join(by_rank).join(reach.rename(f"neurons for {share_reached:.0%}")).round(2)
+by_rank = probes.pivot(index=of_block, columns="rank", values="share").add_prefix("rank ")
+needed = reach.rename(f"neurons for {share_reached:.0%}")
+of_checked = [(name, block) for name in checked for block in checked[name]]
+rest.loc[of_checked].join(by_rank).join(needed).round(2)
 
 # %% [markdown]
 # The middle blocks, fresh and trained, on the same tokens: $R^2$ up to degrees 1 and 2, and the quartiles of the
@@ -393,10 +451,11 @@ of_checked.join(by_rank).join(reach.rename(f"neurons for {share_reached:.0%}")).
 # notebook 02 doubles them.)
 
 # %%
-trained = of_middle(spectra.merge(spreads.drop(columns="reach"), on=["model", "block"]))
-states = pd.concat({"fresh": fresh, "trained": trained}, names=["state"]).reset_index(level=0)
-quartiles = states.groupby(["model", "state"])[["spread_lower", "spread", "spread_upper"]].first()
-by_state = states.pivot(index=["model", "state"], columns="degree", values="r2")[[1, 2]].add_prefix("R²_")
+trained = spectra.merge(spreads.drop(columns="reach"), on=of_block)
+states = pd.concat([fresh.assign(state="fresh"), of_middle(trained).assign(state="trained")])
+of_state = ["model", "state"]
+quartiles = states.groupby(of_state)[["spread_lower", "spread", "spread_upper"]].first()
+by_state = states.pivot(index=of_state, columns="degree", values="r2")[[1, 2]].add_prefix("R²_")
 by_state.join(quartiles).reindex(run.models, level="model").round(2)
 
 # %%
