@@ -16,7 +16,7 @@
 #
 # **You need** notebook 03 and its results; Hermite's polynomials are introduced here. **You learn** to read a degree
 # spectrum as shares of one variance, and why a degree says nothing about how many products it needs.
-# **Time** 30 minutes to read, 3 to run.
+# **Time** 35 minutes to read, 3 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
