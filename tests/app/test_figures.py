@@ -21,9 +21,14 @@ from howlinear.text.documents import offline_documents
 from howlinear.training.minis import new_model
 
 
-def make_something(profile):
-    """What is there once a run of the pipeline has made anything."""
-    (paths.scratch(profile.name) / "results").mkdir(parents=True, exist_ok=True)
+def make_something(profile, stem="02_ceilings"):
+    """What is there once the pipeline has run a notebook."""
+    made = paths.scratch(profile.name)
+    for folder in ("figures", "notebooks"):
+        (made / folder).mkdir(parents=True, exist_ok=True)
+    (made / "results" / stem).mkdir(parents=True, exist_ok=True)
+    (made / "figures" / f"{stem}_profile.svg").touch()
+    (made / "notebooks" / f"{stem}.ipynb").touch()
     captures = paths.build(profile.name) / "captures" / "model"
     captures.mkdir(parents=True, exist_ok=True)
     (captures / "text.safetensors").touch()
@@ -41,7 +46,6 @@ def pipeline(monkeypatch, tmp_path):
         make_something(profile)
 
     monkeypatch.setattr(figures, "_run_pipeline", run)
-    monkeypatch.setattr(figures, "COPIED", ("results",))
     monkeypatch.setattr(figures, "_render", lambda profile, *_: " ".join(profile.models_by_name))
     return ran
 
@@ -52,7 +56,6 @@ def test_figures_of_another_model_are_replaced_if_that_is_asked_for(pipeline, tm
     assert figures.figures("mini-gpt2", folder=out).read_text() == "mini-gpt2"
     stem = next(out.glob("*.yaml")).stem
     old = paths.scratch(stem) / "results" / "02_ceilings" / "old.csv"
-    old.parent.mkdir()
     old.write_text("old")
     with pytest.raises(InputError, match="--force"):
         figures.figures("mini-llama", folder=out)
@@ -62,6 +65,28 @@ def test_figures_of_another_model_are_replaced_if_that_is_asked_for(pipeline, tm
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="something else"):
         figures.figures("mini-gpt2", folder=tmp_path / "other", force=True)
+
+
+def test_the_page_grows_with_every_notebook_that_has_finished(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(figures, "_render", lambda profile, out, short, running: f"running: {running}")
+    out, calls, seen = tmp_path / "mine", [], []
+
+    def run(profile, cores, show):
+        show(0, 15)
+        seen.append((out / figures.PAGE).is_file())
+        for finished, stem in enumerate(("02_ceilings", "04_rank"), 1):
+            make_something(profile, stem)
+            show(finished, 15)
+            figures_there = sorted(path.name for path in (out / "figures").iterdir())
+            seen.append(((out / figures.PAGE).read_text(), figures_there))
+
+    monkeypatch.setattr(figures, "_run_pipeline", run)
+    page = figures.figures("mini-gpt2", folder=out, progress=lambda *call: calls.append(call))
+    assert calls == [(0, 15), (1, 15), (2, 15)]
+    first, second = "02_ceilings_profile.svg", "04_rank_profile.svg"
+    assert seen == [False, ("running: True", [first]), ("running: True", [first, second])]
+    assert page.read_text() == "running: False"
 
 
 def test_a_notebook_that_was_not_begun_names_those_that_failed_before_it(tmp_path, monkeypatch):

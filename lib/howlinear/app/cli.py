@@ -609,7 +609,8 @@ def figures(
 ) -> None:
     """Run every notebook that applies on your model and texts: tables, figures, and a page that shows them all.
 
-    An interrupted run resumes when it is called again.
+    The page is there once the first notebook has finished, and grows. An interrupted run resumes when it is called
+    again.
     """
     from rich.progress import (
         BarColumn,

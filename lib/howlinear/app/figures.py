@@ -34,12 +34,11 @@ from howlinear.text.corpus import load_corpus
 from howlinear.text.streams import is_hub_id
 
 PAGE = "index.html"
-COPIED = ("results", "figures", "notebooks")
 MEMORY = 12_000
 """MB that notebooks running in parallel may take together, as in the Makefile."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of finished notebooks and the number of all."""
+"""Called with the number of finished notebooks and the number of all, whenever one has finished."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +133,8 @@ def figures(
 ) -> Path:
     """Run every notebook that applies on a model and texts, and write a page about that model.
 
+    The page is there as soon as the first notebook has finished, and grows with every other.
+
     Args:
         model: a model's name, as in `load_model`: a folder, a Hub id, an embedded or a packaged model.
         corpus: name or path of a text, as in `load_corpus`, or several; the first is the main one.
@@ -177,16 +178,19 @@ def figures(
         if not path.is_file():  # an existing file keeps its time, so it is not read again
             path.write_text(table, encoding="utf-8")
     profile = settings.read(written)  # after the texts that it names are written
-    _run_pipeline(profile, cores or os.cpu_count() or 1, progress or (lambda *_: None))
-    made = paths.scratch(profile.name)
+    report = progress or (lambda *_: None)
+
+    def show(finished: int, of: int) -> None:
+        report(finished, of)
+        if finished:
+            _write_page(profile, out, short, running=True)
+
+    _run_pipeline(profile, cores or os.cpu_count() or 1, show)
     captured = any((paths.build(profile.name) / "captures").glob("*/*.safetensors"))
-    if not captured or not (made / "results").is_dir():
+    if not captured or not _finished(profile):
+        (out / PAGE).unlink(missing_ok=True)
         raise SourceError(f"no notebook could be run on {model}: {_reason(profile, '02_ceilings')}")
-    for name in COPIED:
-        if (out / name).is_dir():  # from an earlier call: do not show what has failed since
-            shutil.rmtree(out / name)
-        shutil.copytree(made / name, out / name, ignore=shutil.ignore_patterns("source", "*.failed.ipynb", "*.png"))
-    atomic.write_text(out / PAGE, _render(profile, out, short))
+    _write_page(profile, out, short)
     return out / PAGE
 
 
@@ -271,25 +275,31 @@ def _write_run_profile(out: Path, content: dict[str, Any], force: bool = False) 
     return path
 
 
-def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress) -> None:
+def _run_pipeline(profile: settings.RunProfile, cores: int, show: Progress) -> None:
     """Have Snakemake run all notebooks; one that fails does not keep others from running."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.SNAKEFILE)]
     command += ["--nolock", "--rerun-incomplete", "--keep-going", "--quiet", "all"]
     command += ["--cores", str(cores), "--resources", f"mem_mb={MEMORY}", "--config", f"profile={profile.path}"]
     log = paths.build(profile.name) / "logs" / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    executed = [_executed(profile, stem) for stem in profile.notebooks or ()]
+    shown = None
     with log.open("w", encoding="utf-8") as said:
         process = subprocess.Popen(command, cwd=paths.ROOT, stdout=said, stderr=said)  # noqa: S603 (all of it is ours)
         try:
             while process.poll() is None:
-                progress(sum(path.is_file() for path in executed), len(executed))
+                if (finished := len(_finished(profile))) != shown:
+                    show(finished, len(profile.notebooks or ()))
+                    shown = finished
                 time.sleep(0.5)
         finally:
             if process.poll() is None:  # Ctrl-C reaches Snakemake too, which ends its notebooks
                 process.terminate()
                 process.wait()
-    progress(sum(path.is_file() for path in executed), len(executed))
+
+
+def _finished(profile: settings.RunProfile) -> list[str]:
+    """List the notebooks that have run to their end."""
+    return [stem for stem in profile.notebooks or () if _executed(profile, stem).is_file()]
 
 
 def _executed(profile: settings.RunProfile, stem: str) -> Path:
@@ -319,8 +329,22 @@ def _reason(profile: settings.RunProfile, stem: str) -> str:
 # --- the page
 
 
-def _render(profile: settings.RunProfile, out: Path, short: bool) -> str:
-    """Render the page: each notebook's question, answer and figures, or why it failed."""
+def _write_page(profile: settings.RunProfile, out: Path, short: bool, running: bool = False) -> None:
+    """Copy what the finished notebooks have made, in the place of what an earlier call did, and write the page."""
+    made = paths.scratch(profile.name)
+    for name in ("results", "figures", "notebooks"):
+        shutil.rmtree(out / name, ignore_errors=True)
+        (out / name).mkdir()
+    for stem in _finished(profile):
+        shutil.copytree(made / "results" / stem, out / "results" / stem)
+        shutil.copy(_executed(profile, stem), out / "notebooks")
+        for figure in (made / "figures").glob(f"{stem}_*.svg"):
+            shutil.copy(figure, out / "figures")
+    atomic.write_text(out / PAGE, _render(profile, out, short, running))
+
+
+def _render(profile: settings.RunProfile, out: Path, short: bool, running: bool) -> str:
+    """Render the page: each notebook's question, answer and figures, or why it failed, or that it is still to come."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters["markdown"] = MarkdownIt().renderInline
     parts = [_filled(part, profile, out) for part in PARTS if part.stem in (profile.notebooks or ())]
@@ -331,6 +355,7 @@ def _render(profile: settings.RunProfile, out: Path, short: bool) -> str:
         seq_len=profile.seq_len,
         parts=parts,
         short=short,
+        running=running,
     )
 
 
