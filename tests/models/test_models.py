@@ -1,5 +1,6 @@
 import json
 import shutil
+from itertools import permutations
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +10,7 @@ from torch.nn.utils import prune
 from transformers.modeling_utils import local_torch_dtype
 
 from conftest import BLOCKS, WIDTH, logits, tiny
+from helpers.families import reads, small
 from helpers.nearly import assert_same_outputs
 from helpers.reference import random_map
 from howlinear.errors import InputError, SourceError
@@ -278,6 +280,34 @@ def test_blocks_come_back_after_an_exception_or_when_a_later_map_cannot_be_put_i
     with pytest.raises((RuntimeError, ValueError), match=message), swap(model, {0: random_map(WIDTH)} | maps):
         raise RuntimeError("stopped")
     assert torch.equal(logits(model, ids), before)
+
+
+@pytest.mark.parametrize("name", ["llama", "opt"])  # a block, and a pair of layers
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_swaps_of_one_block_may_end_in_any_order(name, order):
+    """What stands in the block's place is the latest swap that lasts, and at last the block itself."""
+    model, ids = small(name), reads(name)["input_ids"]
+    before, alone = logits(model, ids), []
+    swaps = [swap(model, {1: random_map(16, seed)}) for seed in range(3)]
+    for seed in range(3):
+        with swap(model, {1: random_map(16, seed)}):
+            alone.append(logits(model, ids))
+    for each in swaps:
+        each.__enter__()
+    lasting = {0, 1, 2}
+    for ended in order:
+        assert torch.equal(logits(model, ids), alone[max(lasting)])
+        swaps[ended].__exit__(None, None, None)
+        lasting.remove(ended)
+    assert torch.equal(logits(model, ids), before)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_block_follows_the_mode_that_its_model_is_put_in_while_it_is_away(gpt2, training):
+    gpt2.train(not training)
+    with swap(gpt2, {1: random_map(WIDTH)}):
+        gpt2.train(training)
+    assert {part.training for part in gpt2.modules()} == {training}
 
 
 def test_swapping_nothing_changes_nothing(gpt2, ids):

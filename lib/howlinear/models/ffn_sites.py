@@ -368,23 +368,21 @@ def width_at(model: PreTrainedModel, site: Site) -> int:
 
 
 def put(model: PreTrainedModel, site: Site, module: nn.Module) -> None:
-    """Put a module that maps x to y in the place of an FFN that stands alone.
+    """Put a module that maps x to y in the place of an FFN that stands alone."""
+    for path, part in placed(site, module).items():
+        model.set_submodule(path, part)
+
+
+def placed(site: Site, module: nn.Module) -> dict[str, nn.Module]:
+    """Return path → what is to stand there, so that a module that maps x to y stands for an FFN.
 
     In a pair, the first module becomes an `InputTap` and the last a `Replacement`; what lies between (an activation)
     runs on tensors of width 0.
     """
     if site.input_name == site.name:
-        model.set_submodule(site.name, module)
-        return
+        return {site.name: module}
     memory: list[Tensor] = []
-    model.set_submodule(site.input_name, InputTap(memory))
-    model.set_submodule(site.name, Replacement(memory, module))
-
-
-def put_back(model: PreTrainedModel, site: Site) -> None:
-    """Undo `put`: the modules that the site holds return to their places."""
-    model.set_submodule(site.input_name, site.input)
-    model.set_submodule(site.name, site.output)
+    return {site.input_name: InputTap(memory), site.name: Replacement(memory, module)}
 
 
 class InputTap(nn.Module):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.errors import InputError
 from howlinear.models.calls import input_of
 from howlinear.models.checks import alone, evaluating, is_hooked, name_of, unwrapped
-from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, stands_alone, width_at
+from howlinear.models.ffn_sites import Site, device_of, placed, sites, stands_alone, width_at
 
 
 @contextmanager
@@ -58,11 +59,35 @@ def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedM
                     "not get what it hands on: remove the hook first"
                 )
             if each.kind == "ffn" and stands_alone(inside, each):
-                restore.callback(put_back, inside, each)
-                put(inside, each, module)
+                for path, part in placed(each, module).items():
+                    restore.enter_context(_in_place(inside, path, part))
             else:
                 restore.enter_context(_written_over(each, module))
         yield model
+
+
+_STANDING: WeakKeyDictionary[nn.Module, dict[str, list[nn.Module]]] = WeakKeyDictionary()
+"""Parent of swapped modules → name → what stands there, one swap over another; the first is the model's own."""
+
+
+@contextmanager
+def _in_place(model: PreTrainedModel, path: str, module: nn.Module) -> Iterator[None]:
+    """Put a module in a place; afterwards the latest swap that lasts stands there, or the model's own module."""
+    above, _, name = path.rpartition(".")
+    parent = model.get_submodule(above)
+    standing = _STANDING.setdefault(parent, {}).setdefault(name, [parent.get_submodule(name)])
+    training = model.training
+    standing.append(module)
+    parent.set_submodule(name, module)
+    try:
+        yield
+    finally:
+        standing.remove(module)
+        parent.set_submodule(name, standing[-1])
+        if model.training != training:  # set while the module was out of its reach
+            standing[-1].train(model.training)
+        if len(standing) == 1:
+            del _STANDING[parent][name]
 
 
 @contextmanager
