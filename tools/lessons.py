@@ -19,7 +19,7 @@ import yaml
 
 from howlinear.errors import InputError
 from howlinear.files import paths, tables
-from howlinear.notebook.prose import Prose, describe
+from howlinear.notebook.prose import Prose, captions, describe
 from tools.book.solutions import difficulties, notebook
 
 MINUTES = 40
@@ -110,9 +110,3 @@ def _asked(stem: str, found: Prose, which: str) -> tuple[str, str]:
     kind, number = which.split()
     replies = zip(_predictions(stem), found.replies, strict=True)
     return (list(replies) if kind == "reply" else found.questions)[int(number) - 1]
-
-
-@cache
-def captions() -> dict[str, str]:
-    """Figure → what it shows, as the book's first page says it."""
-    return yaml.safe_load((paths.ROOT / "book" / "gallery.yaml").read_text(encoding="utf-8"))

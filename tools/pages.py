@@ -79,7 +79,7 @@ def fill_prose(template: str, results: Path) -> str:
 
 def figure(name: str) -> str:
     """A figure with its caption: of the public models, or of the embedded ones if there is none."""
-    profile, caption = whose_figure(name), lessons.captions()[name]
+    profile, caption = whose_figure(name), prose.captions()[name]
     return f'<img src="../figures/{profile}/{name}.png" width="560" alt="{caption}">\n\n*{caption}.*'
 
 

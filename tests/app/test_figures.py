@@ -16,7 +16,7 @@ from howlinear.app import figures
 from howlinear.app.figures import PARTS, not_run
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
-from howlinear.notebook import execute, settings
+from howlinear.notebook import execute, prose, settings
 from howlinear.text.documents import offline_documents
 from howlinear.training.minis import new_model
 
@@ -181,12 +181,12 @@ def page(model, text, tmp_path_factory):
 def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
     assert not_run(page) == []
     html = page.read_text(encoding="utf-8")
-    for part in PARTS:
-        assert f'id="{part.stem}"' in html
-        assert (page.parent / "results" / part.stem / "run.json").is_file()
-        assert (page.parent / "notebooks" / f"{part.stem}.ipynb").is_file()
+    for _, stem, _ in PARTS:
+        assert f'id="{stem}"' in html
+        assert (page.parent / "results" / stem / "run.json").is_file()
+        assert (page.parent / "notebooks" / f"{stem}.ipynb").is_file()
     assert "could not be run" not in html
-    captions = [str(escape(caption)) for part in PARTS for caption in part.figures.values()]
+    captions = [str(escape(prose.captions()[f"{stem}_{name}"])) for _, stem, names in PARTS for name in names]
     assert all(f'alt="{caption}"' in html for caption in captions)
     assert html.count("<img") == html.count("data:image/svg+xml;base64,") == len(captions)
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', html)  # it loads nothing

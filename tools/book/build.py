@@ -27,6 +27,7 @@ from nbformat import NotebookNode
 from howlinear.errors import InputError, SourceError, ending_in_one_line
 from howlinear.files import atomic, numbers, paths
 from howlinear.notebook import execute
+from howlinear.notebook.prose import captions
 from tools import ledger, lessons, report
 from tools.book import costs, data, explorer, in_browser, measured, printed
 from tools.book import solutions as folding
@@ -56,7 +57,7 @@ def with_address(text: str, address: str) -> str:
 def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     """Gather all that Sphinx needs in one new folder, and the readers' notebooks in `build/notebooks` as well."""
     shutil.rmtree(source, ignore_errors=True)
-    shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
+    shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html"))
     shutil.copytree(readers_notebooks(profile, which), source / "notebooks")
     for path in (source / "notebooks").glob("*.ipynb"):  # the frame's pages lie one folder up here, not in `book`
         atomic.write_text(path, path.read_text(encoding="utf-8").replace("](../book/", "](../"))
@@ -123,11 +124,11 @@ def solutions(stem: str) -> NotebookNode:
 
 def gallery(profile: str, which: Sequence[str], target: Path) -> str:
     """The figures as cards that link to their notebooks, each with its caption; copies the figures to `target`."""
-    lines = lessons.captions()
-    notebook_of = {name: stem for name in lines for stem in which if name.startswith(f"{stem}_")}
+    lines = captions()
     drawn = {path.stem: path for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
-    if differing := sorted(drawn.keys() ^ notebook_of.keys()):
-        raise InputError(f"book/gallery.yaml and the figures differ: {', '.join(differing)}")
+    if nameless := sorted(drawn.keys() - lines.keys()):
+        raise InputError(f"notebooks/captions.yaml has no line for {', '.join(nameless)}")
+    notebook_of = {name: stem for name in lines for stem in which if name in drawn and name.startswith(f"{stem}_")}
     target.mkdir(parents=True)
     for path in drawn.values():
         shutil.copy(path, target)

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,83 +40,27 @@ Progress = Callable[[int, int], None]
 """Called with the number of finished notebooks and the number of all, whenever one has finished."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of the page: a question, the notebook that answers it, and captions for its `figures`."""
-
-    question: str
-    stem: str
-    figures: dict[str, str]
-
-
 PARTS = (
-    Part(
-        "How linear is each block?",
-        "02_ceilings",
-        {
-            "beside": "R²_lin of every block, and in grey GPT-2's as the paper gives it; the highest and the lowest "
-            "block have their numbers.",
-            "profile": "R²_lin with its intervals, and below it what each block's map costs in perplexity in its "
-            "place. Dotted: the same architecture before training. Grey, behind a model of the paper's: its numbers.",
-        },
-    ),
-    Part(
-        "What do a few rows of massive outputs decide?",
-        "12_sinks",
-        {
-            "without": "R²_lin of all rows, and of the rows without massive outputs.",
-            "costs": "What it costs to put a block's map in its place, on all rows and on ordinary ones.",
-        },
-    ),
-    Part(
-        "Which features, directions and tokens carry R²_lin?",
-        "04_rank",
-        {
-            "carried": "R² without the loudest features or directions, and over the frequency of tokens.",
-            "reduced": "How many directions the map needs.",
-        },
-    ),
-    Part("Does it hold on another text?", "05_corpora", {"profiles": "R²_lin of every block on each text."}),
-    Part(
-        "Is it a line through tokens, or through what context makes of them?",
-        "16_tokens",
-        {"split": "R² of the line between token means and within tokens; bars: the token's share of the variance."},
-    ),
-    Part(
-        "How much of the rest is a product of two lines?",
-        "03_bilinear",
-        {"gain": "What a bilinear term adds to the line, and which share of the rest that is."},
-    ),
-    Part("Of which degree is the rest?", "10_degrees", {"spectrum": "R² of polynomials of rising degree."}),
-    Part(
-        "How far does a trained line fall short?", "07_optimisers", {"shortfall": "R² of lines that optimisers found."}
-    ),
-    Part(
-        "Is it learned, or is any such model so?",
-        "08_controls",
-        {"random": "R²_lin beside models with random and with permuted weights."},
-    ),
-    Part(
-        "What does the way of measuring decide?",
-        "11_protocol",
-        {"profiles": "R²_lin under the paper's protocol and under ours."},
-    ),
-    Part(
+    ("How linear is each block?", "02_ceilings", ("beside", "profile")),
+    ("What do a few rows of massive outputs decide?", "12_sinks", ("without", "costs")),
+    ("Which features, directions and tokens carry R²_lin?", "04_rank", ("carried", "reduced")),
+    ("Does it hold on another text?", "05_corpora", ("profiles",)),
+    ("Is it a line through tokens, or through what context makes of them?", "16_tokens", ("split",)),
+    ("How much of the rest is a product of two lines?", "03_bilinear", ("gain",)),
+    ("Of which degree is the rest?", "10_degrees", ("spectrum",)),
+    ("How far does a trained line fall short?", "07_optimisers", ("shortfall",)),
+    ("Is it learned, or is any such model so?", "08_controls", ("random",)),
+    ("What does the way of measuring decide?", "11_protocol", ("profiles",)),
+    (
         "What tells the cost of replacing a block, and which blocks could go?",
         "06_compression",
-        {
-            "signal": "Signals beside the measured cost of replacing a block by its line.",
-            "frontier": "What it costs to replace one block after another, over the numbers that are left.",
-        },
+        ("signal", "frontier"),
     ),
-    Part(
-        "Which tokens can go through a line?",
-        "15_gate",
-        {"shares": "Share of the tokens that may go through the line at little cost."},
-    ),
-    Part("What could be cut?", "14_compress", {"pareto": "Perplexity over parameters kept, of each method."}),
-    Part("Which of the paper's claims hold here?", "13_claims", {"board": "Each claim, and what this model says."}),
+    ("Which tokens can go through a line?", "15_gate", ("shares",)),
+    ("What could be cut?", "14_compress", ("pareto",)),
+    ("Which of the paper's claims hold here?", "13_claims", ("board",)),
 )
+"""Parts of the page: a question, the notebook that answers it, and which of its figures to show."""
 
 
 def figures(
@@ -347,7 +290,7 @@ def _render(profile: settings.RunProfile, out: Path, short: bool, running: bool)
     """Render the page: each notebook's question, answer and figures, or why it failed, or that it is still to come."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters["markdown"] = MarkdownIt().renderInline
-    parts = [_filled(part, profile, out) for part in PARTS if part.stem in (profile.notebooks or ())]
+    parts = [_filled(*part, profile, out) for part in PARTS if part[1] in (profile.notebooks or ())]
     return environment.get_template("figures.html.jinja").render(
         model=next(iter(profile.models_by_name)),
         corpora=[Path(source).name for source in profile.corpora],
@@ -359,14 +302,14 @@ def _render(profile: settings.RunProfile, out: Path, short: bool, running: bool)
     )
 
 
-def _filled(part: Part, profile: settings.RunProfile, out: Path) -> dict[str, Any]:
+def _filled(question: str, stem: str, names: Sequence[str], profile: settings.RunProfile, out: Path) -> dict[str, Any]:
     """Fill a part with results for the template."""
-    filled = {"question": part.question, "stem": part.stem, "title": execute.listed(part.stem).title}
-    if not (out / "notebooks" / f"{part.stem}.ipynb").is_file():
-        return filled | {"failed": _reason(profile, part.stem)}
+    filled = {"question": question, "stem": stem, "title": execute.listed(stem).title}
+    if not (out / "notebooks" / f"{stem}.ipynb").is_file():
+        return filled | {"failed": _reason(profile, stem)}
     drawn = {}
-    for name, caption in part.figures.items():
-        figure = out / "figures" / f"{part.stem}_{name}.svg"
+    for name in names:
+        figure = out / "figures" / f"{stem}_{name}.svg"
         if figure.is_file():
-            drawn[caption] = base64.b64encode(figure.read_bytes()).decode()
-    return filled | {"answer": prose.describe(tables.read(out / "results" / part.stem)).answer, "figures": drawn}
+            drawn[prose.captions()[figure.stem]] = base64.b64encode(figure.read_bytes()).decode()
+    return filled | {"answer": prose.describe(tables.read(out / "results" / stem)).answer, "figures": drawn}

@@ -18,6 +18,7 @@ from typing import Any
 
 import jinja2
 import pandas as pd
+import yaml
 
 from howlinear.errors import SourceError
 from howlinear.files import paths
@@ -41,6 +42,12 @@ def describe(found: Results) -> Prose:
     """Fill a notebook's prose template from its results; a missing template or missing results raise `SourceError`."""
     said = _parse(render(TEMPLATES / f"{found.stem}.md", found), found.stem)
     return replace(said, answer=[*said.answer, *_constant(found.settings.get("constant", {}))])
+
+
+@cache
+def captions() -> dict[str, str]:
+    """Figure, as in `02_ceilings_profile` → what it shows, in one line."""
+    return yaml.safe_load((paths.NOTEBOOKS / "captions.yaml").read_text(encoding="utf-8"))
 
 
 def render(template: Path, found: Results, **more: Any) -> str:
