@@ -44,15 +44,15 @@ draws = 1  # of the text to fit on, each with its own seed, for the methods that
 lengths: list = []  # other numbers of tokens in a sequence to fit on, for the same methods and budget
 healed = ["own units", "GRAIL on Wanda"]  # methods whose smaller models are trained a little, at the smallest budget
 heal_steps = 60  # steps of Adam, on four sequences each
-exchanged: list or None = None  # parts of own units that are exchanged, see `compression.ablations`; None: all of them
+exchanged: list or None = None  # parts of own units that are exchanged, see `compression.race`; None: all of them
 
 # %%
 import pandas as pd
 import torch
 from IPython.display import display
 
-from howlinear.ideas.compression.ablations import ABLATIONS, ablations
 from howlinear.ideas.compression.race import (
+    ABLATIONS,
     COMPRESSORS,
     check_known,
     check_shares,
@@ -379,8 +379,11 @@ if models:
 
 
 # %% tags=["nbval-check-output"]
+own, *variants = ABLATIONS
+
+
 def exchange_parts(name):
-    compressors = ablations(calibrations[name][1], exchanged)
+    compressors = racers(calibrations[name][1], [own, *(variants if exchanged is None else exchanged)], ABLATIONS)
     return race(models[name], compressors, [min(shares_of[name])], {main_text: held_out[name][main_text]})
 
 
@@ -390,7 +393,6 @@ if models:
 
 # %%
 if models:
-    own, *_ = ABLATIONS
     display(exchanges[exchanges["method"] != own].set_index(["model", "method"])[over_first].round(3))
 
 # %% [markdown]

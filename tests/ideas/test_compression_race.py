@@ -36,7 +36,7 @@ def test_a_race_of_all_racers(model, rows):
     """Every one finishes, within its budget; what it says of a copy is the copy's perplexity."""
     calibration = Calibration(model, rows, priced=4)
     texts = {"one": rows, "other": rows.subset(torch.arange(len(rows.ids) - 1))}
-    table = race(model, racers(calibration), [0.9, 0.7], texts)
+    table = race(model, racers(calibration, list(COMPRESSORS)), [0.9, 0.7], texts)
     assert list(table["method"].unique()) == list(COMPRESSORS)
     assert len(table) == len(COMPRESSORS) * 2 * 2
     assert (table["kept"] <= table["share"] + 1e-4).all()
