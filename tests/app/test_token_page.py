@@ -78,7 +78,7 @@ def test_of_a_layer_and_of_attention_it_says_so(gpt2, measured):
         assert words in render_tokens([(errors, Measurement("tiny", profile))])
 
 
-def test_several_texts_stand_on_one_page_and_only_with_the_same_blocks_and_few_tokens(measured):
+def test_several_texts_stand_on_one_page_and_only_with_few_tokens(measured):
     profile, errors = measured
     other = errors[errors["sequence"] == errors["sequence"].iloc[0]].assign(
         residual=lambda table: 2 * table["residual"]
@@ -88,8 +88,6 @@ def test_several_texts_stand_on_one_page_and_only_with_the_same_blocks_and_few_t
     has_the_numbers_of(content(page), errors, other)
     assert Reader(page).tags.count("option") == Reader(page).tags.count("article") == 2
     assert "option" not in Reader(render_tokens([(errors, measurement)])).tags
-    with pytest.raises(InputError, match="texts with different blocks"):
-        render_tokens([(errors, measurement), (errors[errors["block"] > 0], measurement)])
     half = errors.loc[errors["block"] == 0].sample(MOST // 2 + 1, replace=True, random_state=0)
     with pytest.raises(InputError, match="at most 8,192"):
         render_tokens([(half, measurement), (half, measurement)])

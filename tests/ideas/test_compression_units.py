@@ -108,11 +108,6 @@ def test_a_unit_that_never_fires_goes_first_for_nothing():
     assert float(found.price[1]) < 1e-9 * float(found.price[-1])
 
 
-def test_a_covariance_that_is_none_is_refused():
-    with pytest.raises(InputError, match="covariance of 3 units is not positive definite"):
-        eliminate(-torch.eye(3, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
-
-
 # --- ridge
 
 

@@ -77,12 +77,6 @@ def test_constant_and_duplicate_features_do_no_harm():
     np.testing.assert_allclose(found.r2, 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("sizes", [[], [3, 2], [2, 2], [0, 1], [6]])
-def test_sizes_must_ascend(sizes):
-    with pytest.raises(InputError, match="ascending numbers from 1 to 5"):
-        nested(captured(normal(200, 5), normal(200, 2)), lambda x: x, sizes)
-
-
 def test_the_fewest_rows_are_enough_for_every_fit_and_half_of_them_are_not(gpt2):
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, VOCABULARY, (-(-fewest_rows(gpt2, 4) // 16), 16), generator=generator)

@@ -229,13 +229,6 @@ def test_float64_takes_the_steps_of_float32(stream, held_out, threads):
     assert apart < 0.05 * (weights_of(single) - start).norm()
 
 
-def test_recipes_that_cannot_be_trained_are_refused():
-    with pytest.raises(InputError, match="'float16': use float32 or float64"):
-        Recipe(dtype="float16", bfloat16=False)
-    with pytest.raises(InputError, match="give bfloat16=False"):
-        Recipe(dtype="float64")
-
-
 @pytest.mark.parametrize("name", FACTORY)
 def test_a_step_can_be_compiled_whole(name, stream, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))

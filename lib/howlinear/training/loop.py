@@ -46,12 +46,6 @@ class Recipe:
     dtype: str = "float32"  # of weights, gradients and loss; in float64, runs on two processors agree step by step
     first_token: int | None = None  # begins every sequence, so that attention has a place to rest
 
-    def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "float64"):
-            raise InputError(f"training in {self.dtype!r}: use float32 or float64")
-        if self.bfloat16 and self.dtype == "float64":
-            raise InputError("bfloat16 autocast would undo training in float64: give bfloat16=False with it")
-
 
 def train(
     model: PreTrainedModel,

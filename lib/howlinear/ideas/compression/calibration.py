@@ -61,8 +61,6 @@ class Calibration:
 
     def allowed(self, share: float) -> int:
         """Return the number of parameters that a copy may hold at a share of all."""
-        if not 0 < share <= 1:
-            raise InputError(f"a share of {share} of the parameters to keep: give more than 0, at most 1")
         return round(share * parameters(self.model))
 
     def take_enough(

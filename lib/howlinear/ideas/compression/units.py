@@ -33,7 +33,6 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.units import unit_count, units_hooked
@@ -245,12 +244,7 @@ def choose_ridge(halves: Halves, readout: AffineMap, metric: Float[Tensor, "d d"
 
 def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"]) -> Elimination:
     """Remove units one by one, each time the cheapest, with the others read out anew: exact backward elimination."""
-    m = len(covariance)
-    try:
-        factor = linalg.cho_factor(covariance.numpy())
-    except linalg.LinAlgError as error:
-        raise InputError(f"the covariance of {m} units is not positive definite: give more rows") from error
-    precision = linalg.cho_solve(factor, np.eye(m))
+    precision = linalg.cho_solve(linalg.cho_factor(covariance.numpy()), np.eye(len(covariance)))
     order, prices = sweep_units(precision, readout.numpy().copy())
     total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
     return Elimination(torch.tensor(order, device="cpu"), torch.tensor(total, device="cpu"))

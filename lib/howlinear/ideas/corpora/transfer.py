@@ -61,7 +61,6 @@ def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, T
 
 def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     """Fit one block on each corpus, score every map on every corpus, and compare the maps."""
-    _check(captured)
     corpora = tuple(captured)
     maps = {corpus: fit_folds(block.train) for corpus, block in captured.items()}
     held_out = {corpus: sum(block.test) for corpus, block in captured.items()}
@@ -98,17 +97,6 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     )
 
 
-def _check(captured: Mapping[str, BlockCapture]) -> None:
-    if not captured:
-        raise InputError("transfer needs a corpus, got none: capture a text")
-    for corpus, block in captured.items():
-        if min(len(block.train), len(block.test)) < 2:
-            raise InputError(f"{corpus} has fewer than two document folds on a side: an interval needs two on each")
-    shapes = {corpus: (block.train[0].d_in, block.train[0].d_out) for corpus, block in captured.items()}
-    if len(set(shapes.values())) > 1:
-        raise InputError(f"the corpora hold blocks of different widths, {shapes}: capture them with one model")
-
-
 def _drop(home: Scores, there: Scores) -> Estimate:
     """R²_BB − R²_AB from the scores of B's own map and of A's, both on the held-out rows of B."""
     return Estimate.jackknife(
@@ -121,12 +109,7 @@ def _drop(home: Scores, there: Scores) -> Estimate:
 
 def likeness(one: AffineMap, other: AffineMap, moments: Moments) -> float:
     """Cosine of two maps, ⟨W, V⟩ / ‖W‖‖V‖ with ⟨W, V⟩ = tr(Wᵀ Sxx V): 1 for the same map, 0 for unrelated ones."""
-    shapes = [tuple(affine.weight.shape) for affine in (one, other)]
-    if shapes[0] != shapes[1] or shapes[0][0] != moments.d_in:
-        raise InputError(f"maps of shape {shapes[0]} and {shapes[1]} on {moments.d_in} inputs cannot be likened")
     squared_norms = _inner(one.weight, one.weight, moments) * _inner(other.weight, other.weight, moments)
-    if not squared_norms > 0:
-        raise InputError("a map is constant on these rows, so it is like no other: was it fitted on varying outputs?")
     # it is the correlation, pooled over features, of what the maps predict: neither directions that no row visits nor
     # biases count
     return _inner(one.weight, other.weight, moments) / squared_norms**0.5

@@ -35,8 +35,6 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> 
     """
     sample = captured.rows_in_folds()
     width = features(sample.x[:2]).shape[1]
-    if not ascends(sizes, 1, width):
-        raise InputError(f"sizes {list(sizes)} of {width} features: give ascending numbers from 1 to {width}")
     d_out = sample.y.shape[1]
     train = [add_features(Moments(width, d_out), sample, index, features) for index in sample.folds(test=False)]
     _check_rows(train, sizes[-1])

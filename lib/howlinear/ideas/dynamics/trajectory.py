@@ -101,8 +101,6 @@ def has_revisions(source: str) -> bool:
 
 def revisions(source: str, rows: TokenRows, steps: Collection[int] = DOUBLINGS) -> Iterator[dict]:
     """Measure a model's public revisions, one in memory at a time; yield a snapshot of each for `Trajectory.of`."""
-    if not has_revisions(source):
-        raise InputError(f"{source} has no public revisions; EleutherAI's Pythias have, as EleutherAI/pythia-160m")
     strange = sorted(set(steps) - set(PUBLIC))
     if strange:
         raise InputError(f"no revision at step {strange}: 0, 1, 2, 4, … 512, then every 1000 to 143000 are public")
@@ -121,8 +119,6 @@ def revisions(source: str, rows: TokenRows, steps: Collection[int] = DOUBLINGS) 
 def unigram(train: Int64[Tensor, " n"], held_out: Int64[Tensor, "m seq_len"], vocabulary: int) -> float:
     """Compute the loss per predicted token, in nats, of a model that knows only how often each token occurs."""
     predicted = held_out[:, 1:].flatten()
-    if not len(train) or not len(predicted):
-        raise InputError(f"{len(train)} tokens to count and {len(predicted)} to predict: both need some")
     # each frequency is counted with one added (Laplace)
     counts = torch.bincount(train, minlength=vocabulary).double() + 1
     log_frequency = (counts / counts.sum()).log()

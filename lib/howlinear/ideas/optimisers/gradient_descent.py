@@ -62,8 +62,6 @@ class Descent:
 
     def steps_to(self, gap: float) -> int:
         """Find the fewest steps after which the unlearned share is at most `gap`."""
-        if gap <= 0:
-            raise InputError(f"descent comes arbitrarily near and never arrives: ask for a gap above 0, not {gap}")
         if self.unlearned(LONGEST) > gap:
             raise InputError(
                 f"a rate of {self.rate:.3g} leaves {self.unlearned(LONGEST):.3g}, more than {gap}, for good"

@@ -33,8 +33,6 @@ class Spread:
 def spread(covariance: Float[Tensor, "d d"]) -> Spread:
     """Compute the entropy rank and the first direction's share of a covariance matrix, in any scale."""
     eigenvalues = torch.linalg.eigvalsh(covariance.double()).clamp_min(0)  # rounding may leave −1e-17
-    if not eigenvalues.sum() > 0:
-        raise InputError(f"{len(eigenvalues)} features without variance have no rank: use more or other text")
     # p = λ / Σλ, ascending
     shares = eigenvalues / eigenvalues.sum()
     entropy = torch.special.entr(shares).sum()
