@@ -266,7 +266,7 @@ plt.show()
 # The book's page *Explore* draws them; here is how far out each model's farthest row lies.
 
 # %%
-from howlinear.ideas.rank.points import points_along_first
+from howlinear.ideas.rank.rows import points_along_first
 
 points = {}
 for name in run.models:

@@ -38,7 +38,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from howlinear.ideas.compression.measure import stack, worth
+from howlinear.ideas.compression.ranking import stack, worth
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import compression as plots

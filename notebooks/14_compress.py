@@ -196,7 +196,7 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # | lines, mended | by price, fitted without massive rows (notebook 12) | | the same, `ordinary=True` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
 # | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.sub_layers` |
-# | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `replace_me.least_squares` |
+# | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `drop.replace_me` |
 # | magnitude | units of small weights | | `width.magnitude` |
 # | Wanda | units of small norm | Sun et al. 2023 | `width.wanda` |
 # | FLAP | units that fluctuate little; a bias | An et al. 2023 | `width.flap` |

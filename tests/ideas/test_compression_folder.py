@@ -14,8 +14,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.reduced_rank import Reduced
 from howlinear.errors import InputError, SourceError
 from howlinear.ideas.compression import folder as compressed
-from howlinear.ideas.compression.card import compressed_card
-from howlinear.ideas.compression.folder import save
+from howlinear.ideas.compression.folder import compressed_card, save
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.output_folder import check_output_folder
 from howlinear.instrument.measure import measure

@@ -116,5 +116,5 @@ def test_models_are_healed_alike_beside_the_original(gpt2, rows):
 
 
 def test_no_steps_are_refused(gpt2, ids):
-    with pytest.raises(InputError, match="got steps=0"):
+    with pytest.raises(InputError, match="a step or more, got 0"):
         heal(gpt2, 1, nn.Linear(32, 32), ids, steps=0)

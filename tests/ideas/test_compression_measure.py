@@ -5,7 +5,7 @@ import pytest
 
 from howlinear.files import paths, tables
 from howlinear.files.tables import Results
-from howlinear.ideas.compression.measure import COLUMNS, stack, worth
+from howlinear.ideas.compression.ranking import COLUMNS, stack, worth
 from howlinear.notebook.prose import describe
 
 

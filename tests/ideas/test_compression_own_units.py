@@ -14,9 +14,8 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.ideas.compression import own_units
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.card import compressed_card
 from howlinear.ideas.compression.compress import compress
-from howlinear.ideas.compression.folder import save
+from howlinear.ideas.compression.folder import compressed_card, save
 from howlinear.ideas.compression.output_folder import check_output_folder
 from howlinear.instrument.perplexity import losses, perplexity
 from howlinear.models.ffn_sites import sites

@@ -8,7 +8,7 @@ import torch
 
 from helpers.captures import capture_of
 from helpers.reference import least_squares
-from howlinear.ideas.rank import points
+from howlinear.ideas.rank import rows as points
 from howlinear.instrument.capture import Sample
 from howlinear.instrument.massive import HeavyRows
 

@@ -545,7 +545,7 @@ def compress(
 
     from howlinear.app.compression import Compression
     from howlinear.app.console import outcome_table
-    from howlinear.ideas.compression.card import compressed_card
+    from howlinear.ideas.compression.folder import compressed_card
     from howlinear.models.decilm import MULTIPLE
     from howlinear.models.decilm_export import check_llama
 

@@ -9,13 +9,13 @@ would be worse than none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from howlinear.core.intervals import Estimate
@@ -70,15 +70,11 @@ def _read_statistic(claim: Claim, results: Path, found: tables.Results | None) -
             f"run notebook {claim.notebook} again, or mend numbers.{claim.statistic}"
         ) from error
     estimates = {name: said.estimate for name, said in readings.items() if isinstance(said, Reading)}
-    unsound = [name for name, estimate in estimates.items() if not _is_interval(estimate)]
+    unsound = [name for name, estimate in estimates.items() if not np.isfinite(astuple(estimate)).all()]
     if unsound or not readings:
         whose = ", ".join(unsound) or "any model"
         raise SourceError(f"{results / claim.notebook}: {claim.statistic} gives no finite interval for {whose}")
     return readings
-
-
-def _is_interval(estimate: Estimate) -> bool:
-    return math.isfinite(estimate.value) and -math.inf < estimate.low <= estimate.high < math.inf
 
 
 def _judge(claim: Claim, said: Reading | str) -> dict[str, Any]:

@@ -215,9 +215,6 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
     """Choose a size for every block, of the least total price within a budget: block → its row in its table."""
     sizes = {block: table["parameters"].to_numpy() for block, table in options.items()}
     whole = sum(int(of_block.max()) for of_block in sizes.values())
-    smallest = sum(int(of_block.min()) for of_block in sizes.values())
-    if smallest > budget:
-        raise InputError(f"{budget:,} parameters for {len(options)} blocks: at their smallest they have {smallest:,}")
     to_save = max(0, whole - budget)
     savings = {block: of_block.max() - of_block for block, of_block in sizes.items()}
     # The knapsack is filled in cells of the common divisor of all savings, which is exact, or of one part in `CELLS` of

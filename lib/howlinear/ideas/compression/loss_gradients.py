@@ -29,7 +29,6 @@ from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.forward import logits
 from howlinear.models.layerwise import Layerwise
-from howlinear.models.load import check_causal
 from howlinear.models.shards import is_on_disk
 from howlinear.models.work import StreamFiles
 
@@ -46,9 +45,6 @@ def loss_gradients(
     finish: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Run forward and backward passes over a text; `add` gets each block's rows, then `finish` the block's number."""
-    if not len(ids) or ids.shape[1] < 2:
-        raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
-    check_causal(model)
     chosen = sites(model, blocks)
     batches = [batch.to(device_of(model)) for batch in ids.split(batch_size)]
     if is_on_disk(model):

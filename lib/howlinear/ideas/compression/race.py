@@ -1,6 +1,6 @@
 """A race: several compressors on the same text, to the same sizes, judged by the same held-out perplexity.
 
-Our compressor is `own_units`; its rivals are in `compressors` (`lines`, `drop`, `replace_me`, `width`), each as its
+Our compressor is `own_units`; its rivals are in `compressors` (`lines`, `drop`, `width`), each as its
 paper describes it. None is trained. A budget is a share of *all* parameters of the model, embeddings and attention
 included. A compressor that drops whole blocks or layers cannot fill a budget exactly and ends below it.
 """
@@ -30,7 +30,7 @@ from howlinear.ideas.compression.allocate import (
     least_share,
 )
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.compressors import drop, lines, replace_me, width
+from howlinear.ideas.compression.compressors import drop, lines, width
 from howlinear.ideas.compression.costs import cost
 from howlinear.ideas.compression.own_units import before_anchor, layout, own_units
 from howlinear.ideas.compression.units import RIDGES, Elimination, UnitMoments, eliminate, gram_with_constant, root_of
@@ -55,7 +55,7 @@ COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
     "ShortGPT": drop.layers,
     "LLM-Drop, FFN": partial(drop.sub_layers, kinds=["ffn"]),
     "LLM-Drop, joint": partial(drop.sub_layers, kinds=["ffn", "attention"]),
-    "ReplaceMe, LS": replace_me.least_squares,
+    "ReplaceMe, LS": drop.replace_me,
     "magnitude": width.magnitude,
     "Wanda": width.wanda,
     "FLAP": width.flap,

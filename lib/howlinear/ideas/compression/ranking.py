@@ -1,4 +1,7 @@
-"""How well signals rank the cost of swaps: the costs of blocks and of sets of blocks, and Spearman's ρ with them.
+"""The tables of notebook 06: the costs of blocks and of sets of blocks, and how well signals rank them.
+
+A model that predicts no next token has no loss, so no swap in it has a cost: it is in none of these tables, and if no
+model has a loss they are empty. `files/columns.yaml` says what a column means.
 
 A signal (`signals`) is a number per block; a good one puts the blocks of a model in the order of the costs of their
 swaps on held-out text. So ρ is computed within each model and averaged over models.
@@ -17,7 +20,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, fit, r2
+from howlinear.core.correlation import FEWEST, correlation
 from howlinear.core.intervals import CONFIDENCE, Estimate, fold_means
+from howlinear.files import tables
 from howlinear.files.tables import with_ends
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.signals import REPLACE_ONE
@@ -26,11 +31,27 @@ from howlinear.instrument.perplexity import held_out, losses
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
-FEWEST = 6
-"""Fewest pairs for a rank correlation: from four or five its bootstrap interval would be too narrow."""
-
 RESTS = 0.1
 """A map rests on massive rows if a map of ordinary rows beats it on these by more than this in R²; our choice."""
+
+COST = ("nats", *with_ends("delta"))
+LOSS = ("residual", "residual_over_stream", "price", "price_paired")
+STREAM = ("block_influence", "sublayer_cosine", "cca_bound")
+COLUMNS = {
+    "blocks": ("block", "r2", "ablation", *with_ends("recovered"), *COST, *LOSS, *STREAM, "replace_one"),
+    "massive": ("block", "massive_rows", "r2_ordinary", "r2_own", "rests"),
+    "reduced_rank": ("block", "rank", "share", "r2", *COST),
+    "frontier": ("way", "count", "block", "share", *COST),
+    "together": ("naive", "summed"),
+    "healing": ("block", "layer", *with_ends("delta")),
+}
+"""Table → its columns behind `model`."""
+
+
+def stack(name: str, found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Stack the table called `name` over all models, from model → its own table."""
+    of_models = (table.reset_index().assign(model=model) for model, table in found.items())
+    return tables.stack(of_models, ["model", *COLUMNS[name]])
 
 
 # --- what swaps cost
@@ -181,8 +202,8 @@ def ranking(
     if resting:
         fewer = list(resting)
         parts["one block, without massive rows"] = compare(table.drop(fewer), nats.drop(fewer), seed)
-    tables = [part.assign(costs=kind) for kind, part in parts.items()]
-    return pd.concat(tables, ignore_index=True)[columns]
+    kinds = [part.assign(costs=kind) for kind, part in parts.items()]
+    return pd.concat(kinds, ignore_index=True)[columns]
 
 
 def deciding(rankings: pd.DataFrame) -> list[str]:
@@ -192,3 +213,18 @@ def deciding(rankings: pd.DataFrame) -> list[str]:
     chosen = [signal for signal in ("1 − R²", "price") if signal in set(by_rho)]
     others = [signal for signal in by_rho if signal not in chosen]
     return (chosen + others)[:4]
+
+
+def worth(blocks: pd.DataFrame) -> pd.DataFrame:
+    """Rank-correlate R²_lin with mean ablation over blocks: are the more linear blocks worth more? A row per model."""
+    rows = []
+    for model, of_model in blocks.groupby("model", sort=False):
+        if len(of_model) < FEWEST:
+            continue
+        r2 = of_model["r2"].to_numpy()
+        ablation = of_model["ablation"].to_numpy()
+        # what does not vary over the inner blocks has no correlation
+        if np.ptp(r2[1:-1]) > 0 and np.ptp(ablation[1:-1]) > 0:
+            rho = correlation(r2, ablation, order=True)
+            rows.append({"model": model} | rho.r.columns("rho") | {"inner": rho.inner})
+    return pd.DataFrame(rows, columns=["model", *with_ends("rho"), "inner"])

@@ -1,16 +1,22 @@
-"""Which tokens and which rows carry R²_lin: bands of token frequency, and a block that is planted."""
+"""Single rows of a block: bands of token frequency, a block that is planted, and rows along the loudest direction."""
 
 from __future__ import annotations
 
+import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from howlinear.core.ceilings import fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.massive import KEPT
 
 PLANTED_SEQUENCE = 16  # rows in a sequence of `planted_block`
+
+ORDINARY, HEAVY = 120, 80
+"""Numbers of held-out rows kept of a block: those within `KEPT` median norms, and the heaviest beyond."""
 
 
 def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], bands: int) -> Int64[Tensor, " n"]:
@@ -43,3 +49,30 @@ def planted_block(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_o
     )
     held_out_outputs = Moments(outputs.shape[1]).update(sample.y[sample.test])
     return BlockCapture(sample.moments(test=False), sample.moments(test=True), held_out_outputs, sample)
+
+
+def points_along_first(block: BlockCapture) -> pd.DataFrame:
+    """Pair held-out outputs with the line's answers, along the direction in which outputs vary most.
+
+    Where that direction holds most of the variance it nearly decides R²_lin.
+    """
+    line, _ = fit(Moments.total(block.train))
+    variances, directions = torch.linalg.eigh(block.outputs.sxx / block.outputs.n)
+    first = directions[:, -1]
+    first = first * first[first.abs().argmax()].sign()  # its sign is the solver's choice
+
+    # the sample is drawn evenly and holds few massive rows, so these are taken from the heavy rows kept apart
+    sample, heavy = block.rows(), block.heavy_rows().beyond(KEPT)
+    median = block.heavy_rows().median
+    ordinary = sample.test & (torch.linalg.vector_norm(sample.y, dim=1) <= KEPT * median)
+    x = torch.cat([sample.x[ordinary][:ORDINARY], heavy.x[heavy.test][:HEAVY]]).double()
+    y = torch.cat([sample.y[ordinary][:ORDINARY], heavy.y[heavy.test][:HEAVY]]).double()
+
+    # about the mean output, in standard deviations along that direction
+    deviation = variances[-1].sqrt()
+    answer = (line(x) - block.outputs.mean_x) @ first / deviation
+    output = (y - block.outputs.mean_x) @ first / deviation
+    medians = torch.linalg.vector_norm(y, dim=1) / median
+    columns = {"answer": answer, "output": output, "medians": medians}
+    table = pd.DataFrame({name: column.numpy() for name, column in columns.items()})
+    return table.rename_axis("point").reset_index()
