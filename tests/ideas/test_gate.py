@@ -185,10 +185,8 @@ def test_the_log_error_has_a_floor():
     assert fitting.log_error(y, line, floor=1e-3).tolist() == pytest.approx([math.log(25), math.log(1e-3)])
 
 
-def test_a_score_is_affine_and_the_true_error_needs_the_block():
+def test_the_true_error_needs_the_block():
     x = torch.tensor([[1.0, 2.0], [0.0, -1.0]])
-    score = AffineMap(torch.tensor([[2.0], [3.0]]).double(), torch.tensor([1.0]).double())
-    assert fitting.affine_score(score, x).tolist() == [9.0, -2.0]
     line = AffineMap(torch.zeros(2, 2).double(), torch.zeros(2).double())
     assert fitting.true_error(nn.Identity(), line, x).tolist() == [5.0, 1.0]
 

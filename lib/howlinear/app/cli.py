@@ -351,7 +351,8 @@ def compare(
         packed = read.rows(rows, seq_len, seed)
         profile, scores = measured(loaded, packed, sys.stderr.isatty(), site, chosen, batch_size, swap)
         both.append((replace(profile, model=model), scores))
-    names = two_names(pairs, of_site)
+    first, second = (f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
+    names = (first, second if second != first else f"{second} (2)")  # such as checkpoint-500 of two trainings
     compared = comparison(*both, names)
 
     frames = [profile.to_frame() for profile, _ in both]
@@ -361,12 +362,6 @@ def compare(
     makers |= {"--plot": lambda: hl.plots.profile(drawn), "--html": page}
     show(comparison_table(compared, names, plain_console().width), comparison_notes(compared))
     write_files(targets, makers)
-
-
-def two_names(pairs: Sequence[tuple[str, str]], of_site: str = "") -> tuple[str, str]:
-    """Name two models on their texts; the two names always differ."""
-    first, second = (f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
-    return first, second if second != first else f"{second} (2)"  # such as checkpoint-500 of two trainings
 
 
 def comparison_numbers(compared: Comparison) -> dict[str, Any]:

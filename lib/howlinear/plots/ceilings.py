@@ -68,7 +68,10 @@ def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None =
             _draw_untrained(ax, blocks, look["color"])
     if "r2_untrained" in frame.columns:
         _explain_untrained(ax, frame)
-    ax.set(xlabel="block", ylabel=f"$R^2_{{\\mathrm{{lin}}}}${_of_site(frame)}, held out", ylim=(_floor(frame), 1.02))
+    # just below 0 or the trained blocks; untrained ones may be cut off
+    shown = [column for column in ("r2", "r2_low", "r2_ordinary") if column in frame.columns]
+    floor = min(-0.02, frame[shown].astype(float).min(axis=None) - 0.02)
+    ax.set(xlabel="block", ylabel=f"$R^2_{{\\mathrm{{lin}}}}${_of_site(frame)}, held out", ylim=(floor, 1.02))
     ax.xaxis.get_major_locator().set_params(integer=True)
     handles, labels = _entries(ax)
     if labels:
@@ -254,10 +257,3 @@ def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     if "model" not in frame.columns:
         return [("", frame)]
     return list(frame.groupby("model", sort=False))
-
-
-def _floor(frame: pd.DataFrame) -> float:
-    """Return the lower end of an R² axis: just below 0 or the trained blocks; untrained ones may be cut off."""
-    columns = [column for column in ("r2", "r2_low", "r2_ordinary") if column in frame.columns]
-    lowest = frame[columns].astype(float).min(axis=None)
-    return float(min(-0.02, lowest - 0.02))

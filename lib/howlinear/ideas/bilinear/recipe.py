@@ -181,7 +181,8 @@ def _train(
     for _ in train_together(model, optimiser, x, e, used, steps, generator):
         for (rows, squares), by_judge in zip(judges, gains, strict=True):
             by_judge.append(_gains(model, x, e, rows) / squares)
-        if all(map(_all_ended, gains)):
+        so_far = [of_block for by_judge in gains for of_block in torch.stack(by_judge).T.tolist()]
+        if all(ended for _, ended in map(follow, so_far)):
             break  # whichever judge chooses, no block's later evaluations count
     return [torch.stack(by_judge) for by_judge in gains]
 
@@ -206,12 +207,6 @@ def train_together(
         optimiser.step()
         if step % EVERY == 0:
             yield step
-
-
-def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
-    """Return whether these scores end the run of every block."""
-    by_block = torch.stack(list(evaluations)).T.tolist()
-    return all(ended for _, ended in map(follow, by_block))
 
 
 def _left_by_line(x: Tensor, y: Tensor, used: Tensor) -> Float[Tensor, "rows d_out"]:

@@ -7,7 +7,7 @@ be taken. Numbers of a pair of models, or of all twins, are under `TOGETHER`; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from itertools import combinations
@@ -70,7 +70,11 @@ def of_several(statistic: Statistic) -> Statistic:
     @wraps(statistic)
     def of_tested(results: Results) -> Readings:
         beside = results.settings.get("beside", ())  # models that were made to show something are no test of it
-        return statistic(_without(results, beside) if beside else results)
+        tested = [name for name in results.settings["models"] if name not in beside]
+        tables = {
+            key: table[~table["model"].isin(beside)] if "model" in table else table for key, table in results.items()
+        }
+        return statistic(Results(results.stem, tables, {"settings": {**results.settings, "models": tested}}))
 
     STATISTICS[statistic.__name__] = of_tested
     return of_tested
@@ -80,13 +84,6 @@ def of_model(results: Results, name: str) -> Results:
     """Select a model's rows of every table with a column `model`."""
     own = {key: table[table["model"] == name] for key, table in results.items() if "model" in table}
     return Results(results.stem, own, results.run)
-
-
-def _without(results: Results, models: Sequence[str]) -> Results:
-    """Leave some models out of the settings and of every table with a column `model`."""
-    others = {key: table[~table["model"].isin(models)] if "model" in table else table for key, table in results.items()}
-    tested = [name for name in results.settings["models"] if name not in models]
-    return Results(results.stem, others, {"settings": {**results.settings, "models": tested}})
 
 
 def measured(found: Mapping[str, Any] | pd.DataFrame, key: str) -> Any:

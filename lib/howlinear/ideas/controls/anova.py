@@ -78,7 +78,11 @@ def beside_seeds(table: pd.DataFrame, factors: Sequence[str], effects: Sequence[
             behind_a_mean *= levels
 
     # λ = degrees · n θ² / σ², the noncentrality under which F would be this high, or this low, in 1 of 40
-    blocks = _independent_blocks(profiles, list(factors).index(SEED) + 1)
+    # independent blocks: (tr S)² / tr S², with S the covariance over blocks of the differences between seeds
+    seeds = list(factors).index(SEED) + 1
+    differences = (profiles - profiles.mean(axis=seeds, keepdims=True)).reshape(len(profiles), -1)
+    covariance = differences @ differences.T
+    blocks = float(np.trace(covariance) ** 2 / np.square(covariance).sum())
     of_effect = blocks * degrees
     of_seeds = blocks * freedom[SEED]
     tail = (1 - CONFIDENCE) / 2
@@ -152,13 +156,6 @@ def _bootstrap_shares(by_block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(shares, [tail, 1 - tail], axis=1)
     return low, high
-
-
-def _independent_blocks(profiles: Profiles, axis: int) -> float:
-    """Return (tr S)² / tr S², with S the covariance over blocks of the differences between repetitions."""
-    differences = (profiles - profiles.mean(axis=axis, keepdims=True)).reshape(len(profiles), -1)
-    covariance = differences @ differences.T
-    return float(np.trace(covariance) ** 2 / np.square(covariance).sum())
 
 
 def _noncentrality(f: float, degrees: float, error_degrees: float, probability: float) -> float:

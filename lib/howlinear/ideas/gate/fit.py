@@ -56,11 +56,6 @@ def log_error(y: Float[Tensor, "n d"], line: Float[Tensor, "n d"], floor: float)
     return squared.clamp_min(floor).log()
 
 
-def affine_score(affine: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """Score each row x by an affine function, d + 1 numbers: all that is computed in addition to the line."""
-    return affine(x)[:, 0]
-
-
 @torch.no_grad()
 def true_error(ffn: nn.Module, line: AffineMap, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """Compute the true squared error of a line at each row: an oracle, since it needs the FFN."""
@@ -187,7 +182,8 @@ def fit_gate(ffn: nn.Module, rows: BlockRows, held_out: BlockRows, seed: int = 0
     error_score_fit = ceiling(rows.moments_with(of_fit), held_out.moments_with(of_others))
 
     ranks = {
-        GATE: partial(affine_score, error_score_fit.map),
+        # d + 1 numbers: all that is computed in addition to the line
+        GATE: lambda x: error_score_fit.map(x)[:, 0],
         ORACLE: partial(true_error, ffn, line),
         RANDOM: RandomRank.of(rows.x, seed),
     }

@@ -42,10 +42,6 @@ def _muon(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
     return [Muon([weight], lr=rate, weight_decay=0.0), Adam([bias], lr=rate)]
 
 
-def _lbfgs(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
-    return [LBFGS([weight, bias], lr=rate, max_iter=5, line_search_fn="strong_wolfe")]
-
-
 OPTIMISERS = {
     "SGD": Recipe(lambda weight, bias, rate: [SGD([weight, bias], lr=rate)], (0.2, 0.6, 1.2, 1.9), relative=True),
     "momentum": Recipe(
@@ -55,7 +51,11 @@ OPTIMISERS = {
     "AdamW": Recipe(lambda weight, bias, rate: [AdamW([weight, bias], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
     "Muon": Recipe(_muon, (0.03, 0.1, 0.3)),
     # Secants of nearby gradients amplify rounding: in float32, R² on raw inputs varies between processors by 1e-3.
-    "L-BFGS": Recipe(_lbfgs, (1.0,), dtype=torch.float64),
+    "L-BFGS": Recipe(
+        lambda weight, bias, rate: [LBFGS([weight, bias], lr=rate, max_iter=5, line_search_fn="strong_wolfe")],
+        (1.0,),
+        dtype=torch.float64,
+    ),
 }
 
 
