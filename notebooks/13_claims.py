@@ -26,7 +26,7 @@ other_texts: str or None = None  # a run profile of the same models on other tex
 factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold at which the verdicts are taken again
 
 # %%
-from howlinear.ideas.claims import claim, ledger, numbers, published
+from howlinear.ideas.claims import claim, ledger, numbers
 from howlinear.notebook.run import start
 
 run = start("13_claims", profile, model, corpus)
@@ -93,7 +93,7 @@ run.answer()
 # |---|---|---|
 # | a claim as data | sentence, statistic, threshold, direction, reason; a verdict is refused | `claim.parse` |
 # | its number | from one notebook's recorded results, with its interval | `numbers.STATISTICS` |
-# | the paper's own | the same from what the paper publishes | `published.as_results`, `own_verdict` |
+# | the paper's own | the same from what the paper publishes | `ledger.as_results`, `own_verdict` |
 # | one verdict | above: ✓ if low > t, ✗ if high < t; below: the reverse; within: ✓ inside ± t | `claim.verdict` |
 # | the largest of $m$ | every interval at $1 - 0.05/m$ first (Bonferroni) | `contrasts.extreme` |
 # | the ledger | all claims on a folder of results, a row for each claim and model | `ledger.evaluate` |
@@ -135,7 +135,7 @@ print(heterogeneous.question, heterogeneous.show(reading.estimate), "→", heter
 # %% tags=["nbval-check-output"]
 paper = run.record("paper", ledger.paper_numbers(stated))
 print(paper[paper.claim == "heterogeneous"].to_string(index=False))
-own = {each.id: published.own_verdict(each) for each in stated if each.kind == "finding"}
+own = {each.id: ledger.own_verdict(each) for each in stated if each.kind == "finding"}
 print("findings that the paper's own numbers pass:", sum(each is claim.Verdict.HOLDS for each in own.values()))
 print("that it publishes no number for:", [name for name, each in own.items() if each is claim.Verdict.UNTESTABLE])
 

@@ -94,8 +94,7 @@ run.answer()
 # jumps between 4 and −4.
 
 # %% tags=["nbval-check-output"]
-from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, fit_gate
-from howlinear.ideas.gate.rows import BlockRows, split_in_three
+from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockRows, fit_gate, split_in_three
 
 x = torch.tensor([-6.0, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6])[:, None]
 jumps = 4 * (-1) ** x  # between 4 and −4

@@ -20,8 +20,7 @@ import torch
 import howlinear as hl
 from howlinear.core.ceilings import fit
 from howlinear.ideas.gate import measure
-from howlinear.ideas.gate.fit import GATE, ORACLE
-from howlinear.ideas.gate.rows import split_in_three
+from howlinear.ideas.gate.fit import GATE, ORACLE, split_in_three
 from howlinear.instrument.selection import choose_blocks
 from howlinear.notebook.run import start
 

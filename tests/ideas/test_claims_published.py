@@ -7,7 +7,7 @@ import pytest
 from howlinear.errors import InputError
 from howlinear.files.published import load_published
 from howlinear.ideas.claims.claim import Verdict, load_claims
-from howlinear.ideas.claims.published import as_results, own_numbers, own_verdict
+from howlinear.ideas.claims.ledger import as_results, own_numbers, own_verdict
 
 CLAIMS = {claim.id: claim for claim in load_claims()}
 FINDINGS = [claim for claim in CLAIMS.values() if claim.kind == "finding"]

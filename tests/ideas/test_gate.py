@@ -14,8 +14,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.gate import fit as fitting
 from howlinear.ideas.gate import measure, planted
-from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, Gated, fit_gate
-from howlinear.ideas.gate.rows import BlockRows, block_rows, split_in_three
+from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockRows, Gated, block_rows, fit_gate, split_in_three
 from howlinear.instrument.perplexity import change, losses
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import sites

@@ -18,8 +18,18 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate
 from howlinear.files import tables
-from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockGate, Gated, choose_shares, fit_gate
-from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
+from howlinear.ideas.gate.fit import (
+    GATE,
+    ORACLE,
+    RANDOM,
+    BlockGate,
+    BlockRows,
+    Gated,
+    Parts,
+    block_rows,
+    choose_shares,
+    fit_gate,
+)
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses, ratio_of
 from howlinear.instrument.swap_costs import swap_losses

@@ -12,9 +12,8 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.ideas.gate.fit import GATE, BlockGate, RandomRank, fit_gate, rise
+from howlinear.ideas.gate.fit import GATE, BlockGate, BlockRows, Parts, RandomRank, block_rows, fit_gate, rise
 from howlinear.ideas.gate.measure import cost_table, gated_modules
-from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import ffn_module, sites
 from howlinear.models.swap import swap
