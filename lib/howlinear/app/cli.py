@@ -345,11 +345,11 @@ def compare(
 
     check_kind(site)
     of_site = "" if site == "ffn" else f"{site} of "
+    options = {"blocks": chosen, "batch_size": batch_size, "progress": sys.stderr.isatty(), "site": site}
     both = []
     for model, text in pairs:
         loaded, read = read_inputs(model, text, reading.of(text, corpora))
-        packed = read.rows(rows, seq_len, seed)
-        profile, scores = measured(loaded, packed, sys.stderr.isatty(), site, chosen, batch_size, swap)
+        profile, scores = measured(loaded, read.rows(rows, seq_len, seed), swap, **options)
         both.append((replace(profile, model=model), scores))
     first, second = (f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
     names = (first, second if second != first else f"{second} (2)")  # such as checkpoint-500 of two trainings

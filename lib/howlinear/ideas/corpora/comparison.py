@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
-from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import HeldOutLosses, if_finite
-from howlinear.instrument.profile import Profile, profile_of
-from howlinear.instrument.swap_costs import swap_costs
-from howlinear.models.checks import name_of
+from howlinear.instrument.measure import measure
+from howlinear.instrument.profile import Profile
+from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
 Measured = tuple[Profile, dict[int, Scores]]
@@ -31,25 +28,12 @@ class Comparison:
     agreement: Agreement | None  # None if the profiles have different blocks, or none in common with an R²_lin
 
 
-def measured(
-    model: PreTrainedModel,
-    rows: TokenRows,
-    progress: bool = False,
-    site: str = "ffn",
-    blocks: int | Iterable[int] | None = None,
-    batch_size: int = 16,
-    swap: bool = False,
-) -> Measured:
-    """Measure a model for a comparison, without keeping moments. The arguments are those of `hl.measure`."""
-    losses = HeldOutLosses(model, rows)
-    captured = capture(model, rows, blocks, batch_size=batch_size, progress=progress, losses=losses, site=site)
-    perplexity = if_finite("perplexity", losses.perplexity)
-    profile = replace(profile_of(captured, name_of(model), rows, perplexity), site=site)
-    if swap and perplexity is not None:
-        swapped = partial(swap_costs, model, profile, rows, max(1, batch_size // 2), progress)
-        profile = replace(profile, costs=if_finite("costs of swaps", swapped))
-    scores = {block: score_folds(fit_folds(captured[block].train), captured[block].test) for block in profile.defined}
-    return profile, scores
+def measured(model: PreTrainedModel, rows: TokenRows, swap: bool = False, **options: Any) -> Measured:
+    """Measure a model for a comparison; `options` are those of `hl.measure`, and without a loss there are no costs."""
+    profile = measure(model, rows, swap=swap and is_causal(model), moments=True, **options)
+    kept = {block: profile.moments[block] for block in profile.defined}
+    scores = {block: score_folds(fit_folds(moments.train), moments.test) for block, moments in kept.items()}
+    return replace(profile, moments=None), scores
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:
