@@ -6,7 +6,8 @@ import torch
 
 from conftest import tiny
 from howlinear.app.console import comparison_columns, comparison_notes
-from howlinear.ideas.corpora.agreement import FoldProfiles, compare
+from howlinear.core.fold_maps import Scores
+from howlinear.ideas.corpora.agreement import compare
 from howlinear.ideas.corpora.comparison import comparison, measured
 from howlinear.instrument.measure import measure
 from howlinear.models.swap import swap
@@ -28,7 +29,8 @@ def folded(noise, own):
     per_fold = TRUE + noise + own
     means = per_fold.mean(1)  # of each side, over folds
     without = (per_fold.sum(1, keepdims=True) - per_fold) / (per_fold.shape[1] - 1)
-    return FoldProfiles(whole=means.mean(0), refitted=(without[0] + means[1]) / 2, rescored=(means[0] + without[1]) / 2)
+    whole, refitted, rescored = means.mean(0), (without[0] + means[1]) / 2, (means[0] + without[1]) / 2
+    return {block: Scores(whole[block], refitted[:, block], rescored[:, block]) for block in range(len(TRUE))}
 
 
 @pytest.mark.long
@@ -41,7 +43,7 @@ def test_what_two_profiles_share_cancels_where_they_are_paired_and_only_there():
         common = 0.1 * rng.normal(size=(2, 8, 4))
         pair = [folded(common, 0.01 * rng.normal(size=(2, 8, 4))) for _ in range(2)]
         for paired in (True, False):
-            found = compare(*pair, list(range(4)), NAMES, paired)
+            found = compare(*pair, NAMES, paired)
             held[paired].append([not each.excludes(0.0) for each in found.difference.values()])
             widths[paired].append([each.half_width for each in found.difference.values()])
     assert 0.93 <= np.mean(held[True]) <= 0.98

@@ -8,7 +8,7 @@ sample, so they are not resampled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,66 +41,48 @@ class Agreement:
         return tuple(block for block, difference in self.difference.items() if difference.excludes(0.0))
 
 
-@dataclass(frozen=True)
-class FoldProfiles:
-    """Profile of R²_lin on a corpus, also without each document fold."""
-
-    whole: Curve
-    refitted: Float[np.ndarray, "train_folds blocks"]  # without each train fold
-    rescored: Float[np.ndarray, "test_folds blocks"]  # without each held-out fold
-
-    @classmethod
-    def of(cls, scores: Iterable[Scores]) -> FoldProfiles:
-        """Make profiles of the scores of single blocks, in their order."""
-        scores = list(scores)
-        return cls(
-            whole=np.array([of_block.whole for of_block in scores]),
-            refitted=np.stack([of_block.refitted for of_block in scores], axis=1),
-            rescored=np.stack([of_block.rescored for of_block in scores], axis=1),
-        )
-
-
 def agreement(by_block: Mapping[int, Transfer], one: str, other: str) -> Agreement:
     """Compare the profiles of two corpora."""
-
-    def profiles(corpus: str) -> FoldProfiles:
-        return FoldProfiles.of(carried.scores[corpus, corpus] for carried in by_block.values())
-
-    return compare(profiles(one), profiles(other), list(by_block), (one, other))
+    first, second = (
+        {block: carried.scores[corpus, corpus] for block, carried in by_block.items()} for corpus in (one, other)
+    )
+    return compare(first, second, (one, other))
 
 
 def compare(
-    first: FoldProfiles,
-    second: FoldProfiles,
-    blocks: list[int],
-    names: tuple[str, str],
-    paired: bool = False,
+    first: Mapping[int, Scores], second: Mapping[int, Scores], names: tuple[str, str], paired: bool = False
 ) -> Agreement:
     """Compare two profiles of the same blocks."""
+    whole, *without = _profiles(first)
+    other, *other_without = _profiles(second)
     # Pairs of profiles without a train or held-out fold: of both if paired, or of one if their folds are independent
-    left_out = [(first.refitted, second.refitted), (first.rescored, second.rescored)]
+    left_out = list(zip(without, other_without, strict=True))
     if not paired:
-        left_out = [(without, second.whole) for without in (first.refitted, first.rescored)]
-        left_out += [(first.whole, without) for without in (second.refitted, second.rescored)]
-    values = first.whole - second.whole
+        left_out = [(each, other) for each in without] + [(whole, each) for each in other_without]
     differences = [a - b for a, b in left_out]  # (folds, blocks) each
     difference = {}
-    for place, block in enumerate(blocks):
+    for place, block in enumerate(first):
         without_each = [group[:, place] for group in differences]
-        difference[block] = Estimate.jackknife(float(values[place]), *without_each)
-    if len(blocks) < 3:
+        difference[block] = Estimate.jackknife(float(whole[place] - other[place]), *without_each)
+    if len(difference) < 3:
         return Agreement(None, difference)
 
     # The correlation is jackknifed on Fisher's scale and transformed back.
-    if np.ptp(first.whole) == 0 or np.ptp(second.whole) == 0:
+    if np.ptp(whole) == 0 or np.ptp(other) == 0:
         raise InputError(f"the profile of {' or '.join(names)} is the same in every block: correlations are undefined")
     left_out_z = []
     for pair in left_out:
         curves = zip(*np.broadcast_arrays(*pair), strict=True)
         left_out_z.append([fisher_z(a, b) for a, b in curves])
-    z = Estimate.jackknife(fisher_z(first.whole, second.whole), *left_out_z)
+    z = Estimate.jackknife(fisher_z(whole, other), *left_out_z)
     r, low, high = (float(np.tanh(end)) for end in (z.value, z.low, z.high))
     return Agreement(Estimate(r, low, high), difference)
+
+
+def _profiles(scores: Mapping[int, Scores]) -> list[np.ndarray]:
+    """R²_lin of all blocks, (blocks,); without each train fold and without each held-out fold, (folds, blocks)."""
+    parts = ("whole", "refitted", "rescored")
+    return [np.stack([getattr(of_block, part) for of_block in scores.values()], axis=-1) for part in parts]
 
 
 def fisher_z(one: Curve, other: Curve) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import Scores, fit_folds, score_folds
-from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
+from howlinear.ideas.corpora.agreement import Agreement, compare
 from howlinear.instrument.measure import measure
 from howlinear.instrument.profile import Profile
 from howlinear.models.load import is_causal
@@ -44,7 +44,6 @@ def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Com
     blocks = [block for block in scores_of_one if block in scores_of_other]
     agreement = None
     if blocks and list(one) == list(other):
-        of_one = FoldProfiles.of(scores_of_one[block] for block in blocks)
-        of_other = FoldProfiles.of(scores_of_other[block] for block in blocks)
-        agreement = compare(of_one, of_other, blocks, names, paired)
+        both = ({block: scores[block] for block in blocks} for scores in (scores_of_one, scores_of_other))
+        agreement = compare(*both, names, paired)
     return Comparison(one, other, paired, agreement)
