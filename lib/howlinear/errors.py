@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from safetensors import SafetensorError
+
 LONGEST = 1200
 """Characters of a message: what was given may be an array or a table."""
 
@@ -44,6 +46,15 @@ def in_one_line(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's error message, or the error's type if it is empty."""
     return (_message(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def readable(what: str, remedy: str) -> Iterator[None]:
+    """Turn any error in reading a file, damaged or not there, into a `SourceError` that ends with the remedy."""
+    try:
+        yield
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise SourceError(f"cannot read {what}: {in_one_line(error)}; {remedy}") from error
 
 
 def _message(error: BaseException) -> str:

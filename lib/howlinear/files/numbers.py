@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, readable
 from howlinear.files import atomic
 
 DIGITS = 4
@@ -46,11 +46,8 @@ def to_json(content: Mapping[str, Any]) -> str:
 
 def load(path: Path | str) -> dict[str, Any]:
     """Read what `save` wrote; a missing file or invalid JSON raises `SourceError`."""
-    path = Path(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"cannot read numbers from {path}: {error}; make them again with make figures") from error
+    with readable(f"numbers from {path}", "make them again with make figures"):
+        return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def _rounded(value: Any, at: str, digits: Mapping[str, int], own: int | None) -> Any:

@@ -25,7 +25,7 @@ import pydantic
 import yaml
 from pydantic import ConfigDict
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, SourceError, readable
 from howlinear.files import atomic, paths
 from howlinear.files.numbers import load, round_number, to_json
 
@@ -177,11 +177,9 @@ def read(folder: Path) -> Results:
     """Read the results that `write` left in a folder; if they are missing or damaged, the error says what to run."""
     if not (folder / RUN).is_file():
         raise SourceError(f"no results in {folder}: run notebook {folder.name} first, or make figures")
-    try:
+    with readable(f"results in {folder}", "make them again with make figures"):
         texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.csv"))}
         return from_texts(folder.name, texts, load(folder / RUN))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"cannot read results in {folder}: {error}; make them again with make figures") from error
 
 
 def from_texts(stem: str, texts: Mapping[str, str], run: Mapping[str, Any]) -> Results:

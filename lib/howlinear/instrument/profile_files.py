@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.core.token_split import TokenSplit
-from howlinear.errors import InputError, SourceError, in_one_line
+from howlinear.errors import InputError, SourceError, readable
 from howlinear.files import atomic
 from howlinear.files.paths import check_path
 from howlinear.instrument.capture import BlockCapture, LazyBlocks
@@ -103,14 +103,8 @@ def load_profile(path: Path | str) -> Profile:
     return replace(profile, moments=LazyBlocks(makers))
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn any error in reading a profile's file into a `SourceError`."""
-    try:
-        yield
-    except (OSError, SafetensorError, LookupError, RecursionError, TypeError, ValueError) as error:
-        why = in_one_line(error)
-        raise SourceError(f"cannot read a profile from {path}: {why}; give a file that Profile.save wrote") from error
+def _reading(path: Path) -> AbstractContextManager[None]:
+    return readable(f"a profile from {path}", "give a file that Profile.save wrote")
 
 
 def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Profile:

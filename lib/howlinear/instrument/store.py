@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from howlinear.core.moments import Moments
-from howlinear.errors import SourceError
+from howlinear.errors import readable
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, LazyBlocks, Sample
 from howlinear.instrument.massive import HeavyRows
@@ -136,12 +136,9 @@ def block_from(tensors: Mapping[str, Tensor]) -> BlockCapture:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[safe_open]:
-    """Open a capture's file; any error in reading it becomes a `SourceError`."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise SourceError(f"cannot read capture {path}: {error}; remove it and run again to make it anew") from error
+    remedy = "remove it and run again to make it anew"
+    with readable(f"capture {path}", remedy), safe_open(path, framework="pt") as file:
+        yield file
 
 
 def _checked(file: safe_open, part: str) -> dict[str, Tensor]:

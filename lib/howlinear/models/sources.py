@@ -21,7 +21,7 @@ from huggingface_hub import constants, hf_hub_download, list_repo_files, try_to_
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
-from howlinear.errors import InputError, SourceError, first_line
+from howlinear.errors import InputError, SourceError, first_line, readable
 from howlinear.files import paths
 from howlinear.models import packaged
 from howlinear.models.seals import check_seal
@@ -140,11 +140,9 @@ def _body_of(folder: Path) -> Path:
     listed = folder / "modules.json"
     if (folder / "config.json").is_file() or not listed.is_file():
         return folder
-    try:
+    with readable(f"{listed}, the parts of a sentence-transformers model", "copy it again"):
         parts = json.loads(listed.read_text("utf-8"))
         paths_of = [part["path"] for part in parts if part["type"].endswith(".Transformer")]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise SourceError(f"cannot read {listed}, the parts of a sentence-transformers model: {error}") from error
     return folder / paths_of[0] if paths_of else folder
 
 

@@ -7,18 +7,17 @@ layer, it keeps the residual streams after the last completed layer.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError, readable
 from howlinear.files import atomic
 from howlinear.files.paths import check_path
 from howlinear.models.shards import is_on_disk
@@ -50,13 +49,9 @@ def open_work(folder: Path | str, model: PreTrainedModel, about: Mapping[str, An
     return folder
 
 
-@contextmanager
-def reading_work(file: Path) -> Iterator[None]:
+def reading_work(file: Path) -> AbstractContextManager[None]:
     """Turn any error in reading a file of the work into a `SourceError`."""
-    try:
-        yield
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise SourceError(f"cannot read {file}: {error}; remove the folder and begin anew") from error
+    return readable(str(file), "remove the folder and begin anew")
 
 
 class StreamFiles:
