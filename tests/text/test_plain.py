@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from howlinear.errors import InputError, SourceError
 from howlinear.text.plain import (
-    articles,
     column_of,
     paragraphs,
     pieces,
@@ -346,7 +345,7 @@ def test_pieces_hold_every_character_that_is_not_blank_in_its_order(texts):
     ],
 )
 def test_titles_of_any_length_begin_an_article_and_other_lines_do_not(line, count):
-    assert len(articles([" = First = ", " Text . ", line, " Text . "])) == count
+    assert len(paragraphs("\n".join([" = First = ", " Text . ", line, " Text . "]))) == count
 
 
 def test_an_ebook_without_an_end_is_read_to_its_end():

@@ -171,7 +171,7 @@ def test_fewer_held_out_rows_are_of_as_many_documents_as_there_can_be(count, pla
     fewer = rows.with_fewer_held_out(2 * 4 * count)
     some = [members[places] for members in rows.folds(test=True)]
     assert torch.equal(fewer.ids[fewer.test], rows.ids[torch.cat(some).sort().values])
-    assert fewer.held_out.documents == min(2 * count, 4)
+    assert len(fewer.held_out.spans.unique()) == min(2 * count, 4)
 
 
 def test_thinned_rows_are_spread_over_every_fold_in_their_order():
@@ -180,14 +180,6 @@ def test_thinned_rows_are_spread_over_every_fold_in_their_order():
     members = [fold[::2] for side in (False, True) for fold in rows.folds(side)]
     assert torch.equal(fewer.ids, rows.ids[torch.cat(members).sort().values])
     assert {len(fold) for fold in members} == {15, 5}
-
-
-def test_documents_are_counted_of_what_is_left():
-    spans = torch.tensor([[0, 0], [0, 2], [3, 3], [3, 3]])
-    rows = replace(TokenRows.from_ids(torch.zeros(4, 8).long()), spans=spans)
-    assert rows.documents == 4
-    assert [rows.subset(torch.tensor(some)).documents for some in ([0], [1], [2, 3], [0, 3])] == [1, 3, 1, 2]
-    assert TokenRows.from_ids(torch.zeros(4, 8).long()).documents is None
 
 
 def test_what_is_drawn_is_in_order_and_no_padding():

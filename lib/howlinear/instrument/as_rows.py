@@ -83,11 +83,11 @@ def rows_of(
     if main_input(model) != "input_ids" and is_perceived:
         given = {main_input(model): given}
     found = ModelInputs.of(given) if isinstance(given, Mapping) else TokenRows.from_ids(given)
-    warn_of_padding(found, model)
+    _warn_of_padding(found, model)
     return _by_length_if_needed(found, model)
 
 
-def warn_of_padding(rows: Rows, model: PreTrainedModel) -> None:
+def _warn_of_padding(rows: Rows, model: PreTrainedModel) -> None:
     """Warn if sequences without a mask seem to be padded: a tenth or more end in two or more of the padding token.
 
     That token is the model's own or, as many models have none, one that ends a text.

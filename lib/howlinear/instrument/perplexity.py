@@ -6,7 +6,7 @@ Perplexity is exp(mean negative log-likelihood per predicted token), token-weigh
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -19,12 +19,12 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError, LossError
-from howlinear.instrument.as_rows import gathered, is_text, rows_of, warn_of_padding
+from howlinear.instrument.as_rows import gathered, is_text, rows_of
 from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import running
 from howlinear.models.layerwise import predictions
 from howlinear.models.load import check_causal, is_causal, model_of
-from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows, batch_of
+from howlinear.text.rows import Rows, TokenRows, batch_of
 
 Found = TypeVar("Found")
 NO_TARGET = -100  # what `cross_entropy` does not count
@@ -133,12 +133,10 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> Rows:
     text = gathered(text)
     if rows and not is_text(text):
         raise InputError(f"{', '.join(rows)} given with rows or token ids: leave them out")
-    if is_text(text) or isinstance(text, Rows | RowsOnRecord):
-        return held_out(rows_of(text, model, **rows))
-    given = ModelInputs.of(text) if isinstance(text, Mapping) else TokenRows.from_ids(text)
-    warn_of_padding(given, model)
-    each = torch.arange(len(given.test), device="cpu")
-    return held_out(replace(given, test=torch.ones_like(given.test), fold=each))
+    found = rows_of(text, model, **rows)
+    if not (is_text(text) or isinstance(text, Rows)):
+        found = replace(found, test=torch.ones_like(found.test), fold=torch.arange(len(found.test), device="cpu"))
+    return held_out(found)
 
 
 def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> Rows:

@@ -213,7 +213,7 @@ def load_corpus(
 
 
 def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
-    """Return a name for strings, or for a table or rows with a column of them, and the strings."""
+    """Return a name for strings, or for a table with a column of them, and the strings."""
     if hasattr(given, "columns") or isinstance(getattr(given, "column_names", None), list):
         texts = plain.column_of(given, column, "the data set")
         return f"a data set of {len(texts):,} rows", texts
@@ -223,11 +223,6 @@ def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
             "it); token ids and what a tokenizer returns go to measure as they are"
         )
     texts = plain.listed(given)
-    if texts and all(isinstance(row, Mapping) for row in texts):
-        column = plain.check_column(list(texts[0]), column, "the first row")
-        texts = [row[column] for row in texts if row.get(column) is not None]
-        plain.check_strings(texts, f"column {column!r} of the rows")
-        return f"{len(texts):,} rows", texts
     plain.check_strings(texts, f"a {type(given).__name__}")
     return f"{len(texts):,} strings", texts
 

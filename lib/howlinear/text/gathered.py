@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from howlinear.errors import InputError
@@ -307,13 +308,7 @@ def _padded(parts: list[Tensor], name: str) -> Tensor:
         raise InputError(f"{name} of shapes {', '.join(sorted({str(tuple(part.shape)) for part in parts}))} in batches")
     if parts[0].ndim < 2 or len({part.shape[1] for part in parts}) == 1:
         return torch.cat(parts)
-    longest = max(part.shape[1] for part in parts)
-    whole = parts[0].new_zeros(sum(map(len, parts)), longest, *parts[0].shape[2:])
-    start = 0
-    for part in parts:
-        whole[start : start + len(part), : part.shape[1]] = part
-        start += len(part)
-    return whole
+    return pad_sequence([row for part in parts for row in part], batch_first=True)
 
 
 def _columns(given: Any) -> list[str]:

@@ -17,7 +17,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -427,37 +427,28 @@ def paragraphs(text: str) -> list[str]:
     lines = text.split("\n")
     first = next((line for line in lines if line.strip()), "")
     if TITLE.fullmatch(first):
-        return articles(lines)
+        return _cut_before(lines, lambda line, _: TITLE.fullmatch(line) is not None)
     return _not_blank(re.split(r"\n\s*\n", text))
-
-
-def articles(lines: Iterable[str]) -> list[str]:
-    """Split WikiText into articles, each from its title on; text before the first title is an article too."""
-    collected: list[list[str]] = []
-    for line in lines:
-        if not collected or TITLE.fullmatch(line):
-            collected.append([])
-        collected[-1].append(line)
-    return _not_blank("\n".join(article) for article in collected)
 
 
 def sections(lines: Iterable[str], heading: re.Pattern[str]) -> list[str]:
     """Split a book into sections, each with its heading.
 
-    A heading follows two blank lines or more, which tells it from the same line in a table of contents. Text before the
-    first heading is a document too.
+    A heading follows two blank lines or more, which tells it from the same line in a table of contents.
     """
+    return _cut_before(lines, lambda line, blank_lines: blank_lines >= 2 and heading.match(line) is not None)
+
+
+def _cut_before(lines: Iterable[str], begins: Callable[[str, int], bool]) -> list[str]:
+    """Cut a text before every line that begins a document, told it and how many blank lines are above it."""
     collected: list[list[str]] = [[]]
     blank_lines = 2  # a book may begin with a heading
     for line in lines:
-        if not line.strip():
-            blank_lines += 1
-        else:
-            if blank_lines >= 2 and heading.match(line):
-                collected.append([])
-            blank_lines = 0
+        if begins(line, blank_lines):
+            collected.append([])
+        blank_lines = 0 if line.strip() else blank_lines + 1
         collected[-1].append(line)
-    return _not_blank("\n".join(section) for section in collected)
+    return _not_blank("\n".join(document) for document in collected)
 
 
 def pieces(texts: list[str]) -> list[str]:

@@ -7,7 +7,6 @@ bars over folds are error bars over documents that are not copied from one anoth
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,16 +25,20 @@ FOLDS = 8
 TRAIN_SHARE = 0.75  # of the tokens, for fitting; the rest is held out
 
 
-class Rows(ABC):
+class Rows:
     """Sequences that a model reads, each wholly on one side and inside one document fold.
 
     Attributes:
+        inputs: what the model reads, keyword → tensor, with sequences along the first axis.
+        ids: token ids, shape (n_sequences, seq_len); None if the model reads something else.
         test: which sequences are held out, shape (n_sequences,).
         fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
         corpus: name of the text.
         note: how the rows were made from a text, in a sentence; empty if there is nothing to say.
     """
 
+    inputs: Mapping[str, Tensor]
+    ids: Int64[Tensor, "n_sequences seq_len"] | None
     test: Bool[Tensor, " n_sequences"]
     fold: Int64[Tensor, " n_sequences"]
     corpus: str
@@ -43,9 +46,17 @@ class Rows(ABC):
     by_length = False  # see `ModelInputs`
 
     @property
-    @abstractmethod
+    def mask(self) -> Bool[Tensor, "n_sequences seq_len"] | None:
+        """Mask of the places that are tokens; None if all are."""
+        mask = self.inputs.get("attention_mask")
+        return None if mask is None else mask.bool()
+
+    @property
     def count(self) -> int:
         """Number of tokens without padding; for images, the number of images."""
+        if self.mask is not None:
+            return int(self.mask.sum())
+        return len(self.test) if self.ids is None else self.ids.numel()
 
     @property
     def seq_len(self) -> int | None:
@@ -65,9 +76,19 @@ class Rows(ABC):
         """Hash the content."""
         return hash(self.sha256)
 
-    @abstractmethod
-    def subset(self, indices: Int64[Tensor, " some"]) -> Rows:
-        """Select some of the sequences, with their sides and folds."""
+    def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
+        """Return the token ids and the mask that a site's stack reads: a decoder has its own, images have no ids."""
+        if "decoder" in site.split(".") and self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
+            mask = self.inputs.get("decoder_attention_mask")
+            return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
+        perceived = any(tensor.is_floating_point() for tensor in self.inputs.values())
+        beside_text = self.ids is not None and perceived and perceives(site)
+        if self.ids is not None and not beside_text:
+            return self.ids, self.mask
+        masks = [self.inputs[name] for name in PERCEIVED if name in self.inputs]
+        if self.mask is not None and not beside_text:
+            masks.append(self.mask)
+        return None, masks[0].bool().flatten(1) if masks else None
 
     def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
         """Return the indices of the sequences of each document fold of one side, folds in order."""
@@ -112,13 +133,6 @@ class TokenRows(Rows):
         _settle_split(self, len(self.ids))
 
     @property
-    def documents(self) -> int | None:
-        """Number of documents of the text that the rows hold parts of; None for ids without documents."""
-        if self.spans is None:
-            return None
-        return len({document for first, last in self.spans.tolist() for document in range(first, last + 1)})
-
-    @property
     def note(self) -> str:
         """How the rows were made from a text, in a sentence; empty if there is nothing to say."""
         return "; ".join(self.left_out)
@@ -146,20 +160,6 @@ class TokenRows(Rows):
     def inputs(self) -> dict[str, Tensor]:
         """Inputs of the model, by keyword."""
         return {"input_ids": self.ids}
-
-    @property
-    def mask(self) -> None:
-        """Mask of the places that are tokens: None, since all are; see `ModelInputs` for padding."""
-        return None
-
-    def read_by(self, site: str) -> tuple[Int64[Tensor, "n_sequences seq_len"], None]:
-        """Return the token ids that a site's stack reads, and their mask: None, since all are tokens."""
-        return self.ids, None
-
-    @property
-    def count(self) -> int:
-        """Number of tokens."""
-        return self.ids.numel()
 
     @property
     def sha256(self) -> str:
@@ -277,36 +277,6 @@ class ModelInputs(Rows):
     def ids(self) -> Int64[Tensor, "n_sequences seq_len"] | None:
         """Token ids; None if the model reads something else."""
         return self.inputs.get("input_ids")
-
-    @property
-    def mask(self) -> Bool[Tensor, "n_sequences seq_len"] | None:
-        """Mask of the places that are tokens; None if all are."""
-        if "attention_mask" not in self.inputs:
-            return None
-        return self.inputs["attention_mask"].bool()
-
-    def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
-        """Return the token ids and the mask that a site's stack reads: a decoder has its own, images have no ids."""
-        if "decoder" in site.split(".") and self.inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
-            mask = self.inputs.get("decoder_attention_mask")
-            return self.inputs.get("decoder_input_ids"), None if mask is None else mask.bool()
-        perceived = any(tensor.is_floating_point() for tensor in self.inputs.values())
-        beside_text = self.ids is not None and perceived and perceives(site)
-        if self.ids is not None and not beside_text:
-            return self.ids, self.mask
-        masks = [self.inputs[name] for name in PERCEIVED if name in self.inputs]
-        if self.mask is not None and not beside_text:
-            masks.append(self.mask)
-        return None, masks[0].bool().flatten(1) if masks else None
-
-    @property
-    def count(self) -> int:
-        """Number of tokens without padding; for images, the number of images."""
-        if self.mask is not None:
-            return int(self.mask.sum())
-        if self.ids is not None:
-            return self.ids.numel()
-        return len(self.test)
 
     @property
     def sha256(self) -> str:
