@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling, ceiling
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.distributed import capture_together, gather_blocks, join_captures, own_share
+from howlinear.instrument.distributed import capture_together, gather_blocks, own_share
 from howlinear.instrument.layerwise import capture_layer, entered
 from howlinear.instrument.stopping import batches_of, merged, schedule
 from howlinear.models.checks import evaluating
@@ -28,7 +28,7 @@ from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import running
 from howlinear.models.load import untrained
 from howlinear.models.shards import is_on_disk
-from howlinear.text.rows import Rows, batch_of, check, folds_of
+from howlinear.text.rows import Rows, batch_of, check
 
 APART = 0.02  # difference of R² up to which in-sample and held-out values meet
 BATCH = 16  # sequences in a forward pass
@@ -127,13 +127,9 @@ def _ceilings_by_layer(
     check(fresh, rows)
     chosen = {each.block: each for each in sites(fresh, blocks, site)}
     every = batches_of(rows, sequences, BATCH)
-    share = own_share(every)
-    folds_here, folds = folds_of(rows, share), folds_of(rows, every)
     ceilings: dict[int, Ceiling] = {}
     with running(fresh), evaluating(fresh):
-        text = entered(fresh, (batch_of(fresh, rows, batch) for batch in share), site)
-        for number in range(len(text.layers)):
-            captured = capture_layer(text, rows, share, chosen)
-            ceilings |= _ceilings(join_captures(captured, folds_here, folds, turn=number))
-            del captured  # before the next layer's moments
+        text = entered(fresh, (batch_of(fresh, rows, batch) for batch in own_share(every)), site)
+        for _ in text.layers:
+            ceilings |= _ceilings(capture_layer(text, rows, every, chosen))
     return ceilings

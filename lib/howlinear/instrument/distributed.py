@@ -112,21 +112,17 @@ def capture_together(
     """Run `capture_batches` on this process's share; each process gets its own blocks, as in `join_captures`."""
     share = own_share(batches)
     captured = capture_batches(model, rows, share, **options) if share else {}
-    return join_captures(captured, folds_of(rows, share), folds_of(rows, batches))
+    return join_captures(captured, rows, batches)
 
 
 def join_captures(
-    captured: dict[int, BlockCapture],
-    folds_here: Sequence[tuple[bool, int]],
-    folds: Sequence[tuple[bool, int]],
-    turn: int = 0,
+    captured: dict[int, BlockCapture], rows: Rows, batches: Sequence[Tensor], turn: int = 0
 ) -> dict[int, BlockCapture]:
-    """Join the captures of all processes, as if one had run all batches; each process gets its own blocks.
+    """Join the captures of all processes, each of its share of the batches; each process gets its own blocks.
 
     `captured` is emptied on the way, so that nothing is held twice. Moments in files stay there, in a folder that all
-    processes see, and are added up when they are read. `folds_here` are the (held out?, fold) that this process has
-    seen rows of, and `folds` those of all processes, in order. The first block goes to process `turn`, modulo their
-    number, the next to the next process, and so on.
+    processes see, and are added up when they are read. The first block goes to process `turn`, modulo their number, the
+    next to the next process, and so on.
 
     Raises:
         ProcessError: another process is gone.
@@ -134,6 +130,7 @@ def join_captures(
     group = current_group()
     if group.alone:
         return captured
+    folds_here, folds = folds_of(rows, own_share(batches)), folds_of(rows, batches)
     blocks = gather(list(captured))[0]  # the first process has the first batch, so it has seen every block
     own: dict[int, BlockCapture] = {}
     for place, block in enumerate(blocks, turn):

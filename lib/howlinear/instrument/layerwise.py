@@ -39,7 +39,7 @@ from howlinear.models.load import QuantisedError, dtype_of, load_model, load_on_
 from howlinear.models.shards import fills_memory, is_on_disk
 from howlinear.models.sources import loading, unchecked
 from howlinear.models.work import StreamFiles, open_work, reading_work
-from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check, folds_of
+from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check
 
 LOGITS = 2**27
 """Bytes of logits that the head may return at once, unless a single sequence has more."""
@@ -190,7 +190,6 @@ def measure_layers(
     check(model, rows)
     every = batches(rows, batch_size)
     indices = own_share(every)
-    folds_here, folds = folds_of(rows, indices), folds_of(rows, every)
     losses = HeldOutLosses(model, rows)
     # then one fold's moments are in memory, the rest in files; sending them to another process makes copies
     copies = 1 if current_group().alone else TRAVELLING
@@ -202,10 +201,9 @@ def measure_layers(
         text = entered(model, (batch_of(model, rows, batch) for batch in indices), site)
         done.resume(text)
         layers = range(text.passed, len(text.layers))
-        for number in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
+        for _ in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
             # All streams through a layer → the moments of its block, in the process that solves for it
-            captured = capture_layer(text, rows, indices, chosen, done.own if tight else None)
-            captured = join_captures(captured, folds_here, folds, turn=number)
+            captured = capture_layer(text, rows, every, chosen, done.own if tight else None)
             # Moments → R²_lin and its interval; the layer's weights are released by now
             solved = solve({block: _fold_by_fold(capture.to(device)) for block, capture in captured.items()})
             del captured  # before the next layer's
@@ -253,17 +251,18 @@ def entered(model: PreTrainedModel, inputs: Iterable[Inputs], site: str) -> Laye
 
 
 def capture_layer(
-    text: Layerwise, rows: Rows, indices: list[Tensor], chosen: Mapping[int, Site], folder: Path | None = None
+    text: Layerwise, rows: Rows, batches: list[Tensor], chosen: Mapping[int, Site], folder: Path | None = None
 ) -> dict[int, BlockCapture]:
-    """Move a text through its next layer, and capture the block there if it is among `chosen` and there are batches.
+    """Move this process's share of the batches through their next layer; return its block, if chosen, in one process.
 
-    Of each batch, `indices` holds the sequences. The moments of finished folds are written to the folder, if any.
+    The moments of finished folds are written to the folder, if any.
     """
-    here = [chosen[text.passed]] if text.passed in chosen else []
-    collector = Collector(rows, indices, folder=folder)
+    number, share = text.passed, own_share(batches)
+    here = [chosen[number]] if number in chosen else []
+    collector = Collector(rows, share, folder=folder)
     with hooked(here, collector.keep):
         text.advance(collector.start)
-    return {each.block: collector.finish(each) for each in here if indices}
+    return join_captures({each.block: collector.finish(each) for each in here if share}, rows, batches, turn=number)
 
 
 def _fold_by_fold(block: BlockCapture) -> BlockCapture:
