@@ -659,7 +659,7 @@ ARGUMENTS = {  # each names itself
         lambda model, ids, maps: hl.measure(model, ids).save(None),
         lambda model, ids, maps: hl.load_profile(3),
         lambda model, ids, maps: hl.load_profile(pd.DataFrame({"block": range(99)})),
-        lambda model, ids, maps: hl.Profile.load(None),
+        lambda model, ids, maps: hl.load_profile(None),
     ],
     "ax": [lambda model, ids, maps: hl.measure(model, ids).plot(ax=3)],
     "other parts": [

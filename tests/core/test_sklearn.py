@@ -106,10 +106,10 @@ def test_fit_forgets_what_was_fitted_before():
 def test_too_few_rows_predict_with_a_warning_and_have_no_score(rows):
     X, y = regression()
     estimator = AffineCeiling()
-    with pytest.warns(UserWarning, match=f"no ceiling: {rows} rows for 5 inputs, .* use at least 7"):
+    with pytest.warns(UserWarning, match=f"no ceiling: {rows} train rows for 5 inputs: .* use at least 7"):
         estimator.fit(X[:rows], y[:rows])
     np.testing.assert_allclose(estimator.predict(X[:rows]), y[:rows], atol=1e-9)  # it interpolates, no more
-    with pytest.raises(InputError, match=f"no score: {rows} rows for 5 inputs"):
+    with pytest.raises(InputError, match=f"{rows} train rows for 5 inputs"):
         estimator.score(X[100:], y[100:])
     estimator.partial_fit(X[rows:100], y[rows:100])
     whole = AffineCeiling().fit(X[:100], y[:100])

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import mean_squared_error
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from howlinear.core.ceilings import AffineMap, decompose
+from howlinear.core.ceilings import AffineMap, check_rows, decompose
 from howlinear.core.moments import Moments, check_unmasked
 from howlinear.errors import InputError
 
@@ -62,8 +62,7 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
             InputError: too few rows were seen for a ceiling.
         """
         check_is_fitted(self)
-        if self._too_few:
-            raise InputError(f"no score: {self._too_few}")
+        check_rows(self.moments_)
         outputs, predicted = np.asarray(_array(y), dtype=float), self.predict(X)
         error = partial(mean_squared_error, outputs, sample_weight=sample_weight)  # refuses y of another shape, and NaN
         left = error(predicted)
@@ -107,19 +106,13 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Solve for the map and its rank, once for the rows seen."""
         check_is_fitted(self)
         if self._solved is None:
-            if self._too_few:
-                warnings.warn(f"no ceiling: {self._too_few}", stacklevel=3)
+            try:
+                check_rows(self.moments_)
+            except InputError as error:
+                warnings.warn(f"no ceiling: {error}", stacklevel=3)
             inputs = decompose(self.moments_)
             self._solved = inputs.solution(self.moments_), inputs.rank
         return self._solved
-
-    @property
-    def _too_few(self) -> str:
-        n = self.moments_.n
-        needed = self.moments_.d_in + 2
-        if n >= needed:
-            return ""
-        return f"{n} rows for {needed - 2} inputs, which an affine map fits exactly; use at least {needed}"
 
 
 def _array(given: Any) -> Any:

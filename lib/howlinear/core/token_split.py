@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -69,7 +70,9 @@ class TokenSums:
     @classmethod
     def empty(cls, token: Int64[Tensor, " n"], fold: Int64[Tensor, " n"], d_in: int, d_out: int) -> TokenSums:
         """Start from no rows; `token` and `fold` of all rows to come tell beforehand which of them have a partner."""
-        fold_of_sum, token_of_sum = _pairs(fold, token)
+        pairs = pd.DataFrame({"fold": fold.numpy(), "token": token.numpy()}).drop_duplicates()
+        ascending = pairs.sort_values(["fold", "token"]).to_numpy().T.copy()
+        fold_of_sum, token_of_sum = torch.from_numpy(ascending)
         count = torch.zeros(len(fold_of_sum), dtype=torch.float64, device="cpu")
         numbers = fold_of_sum.unique().tolist()
         return cls(
@@ -138,16 +141,6 @@ class TokenSums:
             _joined(first.rows, second.rows),
             _joined(first.paired, second.paired),
         )
-
-
-def _pairs(fold: Int64[Tensor, " n"], token: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor]:
-    """Return the distinct pairs of fold and token, ascending: folds, shape (k,), and tokens, shape (k,)."""
-    if not len(token):
-        return fold, token
-    first = token.min()
-    width = token.max() - first + 1
-    pairs = torch.unique(fold * width + token - first)  # numbers sort faster than pairs
-    return pairs // width, pairs % width + first
 
 
 def _joined(first: Mapping[int, Moments], second: Mapping[int, Moments]) -> dict[int, Moments]:

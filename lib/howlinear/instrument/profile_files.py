@@ -25,9 +25,10 @@ from howlinear.files.paths import check_path
 from howlinear.instrument.capture import BlockCapture, LazyBlocks
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile, Solved, Stop
-from howlinear.instrument.store import block_from, block_tensors, disjoint, tensors_below
+from howlinear.instrument.store import block_from, block_tensors, tensors_below
 from howlinear.models.checks import check_flags
 from howlinear.models.ffn_sites import check_kind
+from howlinear.models.shards import disjoint
 from howlinear.text.rows import RowsOnRecord
 
 SUFFIXES = (".safetensors", ".json")

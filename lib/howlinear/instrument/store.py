@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -25,6 +24,7 @@ from howlinear.errors import readable
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, LazyBlocks, Sample
 from howlinear.instrument.massive import HeavyRows
+from howlinear.models.shards import disjoint
 from howlinear.text.rows import TokenRows
 
 
@@ -57,20 +57,6 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         said["text"] = rows.note
     with atomic.written_aside(path) as aside:
         save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
-
-
-def disjoint(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors, copying those that share an earlier one's memory: safetensors refuses such overlaps.
-
-    The others are not copied, since the moments of many blocks take gigabytes.
-    """
-    taken: set[int] = set()  # addresses where earlier tensors begin
-    apart = {}
-    for name, tensor in tensors.items():
-        alone = tensor.is_contiguous() and tensor.data_ptr() not in taken
-        taken.add(tensor.data_ptr())
-        apart[name] = tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
-    return apart
 
 
 def block_tensors(block: BlockCapture) -> dict[str, Tensor]:

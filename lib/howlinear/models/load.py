@@ -52,7 +52,7 @@ from howlinear.models.decilm import DeciLMConfig, DeciLMForCausalLM
 from howlinear.models.drawn import Draws
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_at
 from howlinear.models.replace import linear_layers, replaced, units_left
-from howlinear.models.shards import Shards, is_on_disk
+from howlinear.models.shards import Shards, disjoint, is_on_disk
 from howlinear.models.sources import ADAPTER, MERGE, SETTINGS, check_bits, loading, located, silent, with_revision
 from howlinear.models.units import narrow
 
@@ -438,7 +438,7 @@ def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
     kind = type(model)
     if not hasattr(model, "hf_device_map"):  # with one, transformers fetches the weights
         check_in_memory(model, "to save it")
-    weights = _apart(model, model.state_dict())
+    weights = disjoint(model.state_dict(), getattr(model, "all_tied_weights_keys", {}))  # tied: saved as one
     plain = _plain(model)
     expected = plain.state_dict()
     lacking = [name for name in expected if name not in weights and "pooler" not in name.split(".")]
@@ -536,25 +536,6 @@ def _unrecorded(model: PreTrainedModel, plain: PreTrainedModel) -> str | None:
         elif repr(part) != repr(expected):
             return f"{name} is {part!r} in the place of {expected!r}"
     return None
-
-
-def _apart(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give each weight its own memory, except those that transformers ties itself and saves as one.
-
-    A model with weights that a user tied is saved untied, and computes the same when it is loaded.
-    """
-    tied = getattr(model, "all_tied_weights_keys", {})
-    seen: set[tuple[torch.device, int]] = set()
-    apart = {}
-    for name, tensor in weights.items():
-        apart[name] = tensor
-        if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.numel():
-            continue  # a quantised layer keeps other things as well
-        memory = (tensor.device, tensor.untyped_storage().data_ptr())
-        if memory in seen and name not in tied:
-            apart[name] = tensor.clone()
-        seen.add(memory)
-    return apart
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:

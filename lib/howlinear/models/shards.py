@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -177,6 +178,24 @@ def fills_memory(needed: int) -> bool:
 def is_on_disk(model: PreTrainedModel) -> bool:
     """Whether the weights of a model stay in their files."""
     return hasattr(model, "howlinear_shards")
+
+
+def disjoint(tensors: Mapping[str, Any], tied: Collection[str] = ()) -> dict[str, Any]:
+    """Return tensors by name, with a copy of each, unless `tied`, that shares memory: safetensors refuses these.
+
+    The others are not copied, since the moments of many blocks take gigabytes.
+    """
+    taken: set[tuple[torch.device, int]] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        apart[name] = tensor
+        if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.numel():
+            continue  # a quantised layer keeps other things as well
+        memory = (tensor.device, tensor.untyped_storage().data_ptr())
+        if name not in tied and (memory in taken or not tensor.is_contiguous()):
+            apart[name] = tensor.clone(memory_format=torch.contiguous_format)
+        taken.add(memory)
+    return apart
 
 
 def check_all_in_files(model: PreTrainedModel) -> None:

@@ -373,10 +373,8 @@ def split_sequences(inputs: list[Tensor], folds: int) -> tuple[Bool[Tensor, " n"
     numbers: dict[bytes, int] = {}  # hash of a document → its number
     document = []
     for place in range(max(map(len, as_bytes), default=0)):
-        digest = hashlib.blake2b()
-        for part in as_bytes:
-            digest.update(part[place : place + 1].tobytes())
-        document.append(numbers.setdefault(digest.digest(), len(numbers)))
+        content = b"".join(part[place : place + 1].tobytes() for part in as_bytes)
+        document.append(numbers.setdefault(hashlib.blake2b(content).digest(), len(numbers)))
     test, fold = split_in_turn(len(numbers), folds)
     return test[document], fold[document]
 
