@@ -452,15 +452,7 @@ def _read_moments(file: Path) -> Moments:
 def describe(captured: BlockCapture) -> dict[str, float]:
     """Describe a block's inputs, as a referee asked the paper: on train rows, with the sample for position 0.
 
-    Returns:
-        `rank`: directions that are not null;
-        `null`: smallest over largest eigenvalue of the inputs' correlation matrix (0 if rounding left it negative);
-        `second`: second smallest over largest;
-        `condition`: largest over smallest singular value of the centred inputs, on the `rank` leading directions;
-        `effective_rank`: participation ratio of the input covariance;
-        `dynamic_range`: standard deviation of the loudest input feature over that of the median one;
-        `first_position_in`: mean norm of x at position 0 over its mean norm elsewhere;
-        `first_position_out`: the same of y.
+    The data dictionary (`files/columns.yaml`, `01_capture`) says what each number is.
 
     Raises:
         InputError: nothing was sampled, or no row at position 0.

@@ -162,19 +162,13 @@ def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> S
         number = block["block"]
         affine = AffineMap(tensors[f"{number}.weight"], tensors[f"{number}.bias"])
         r2_per_feature = tensors[f"{number}.r2_per_feature"]
+    numbers = ("r2", "r2_train", "r2_median", "inputs", "rank", "condition", "rows_train", "rows_test")
     whole = Ceiling(
-        r2=block["r2"],
-        r2_train=block["r2_train"],
+        **{name: block[name] for name in numbers},
         interval=_interval(block, "r2"),
         limit=_interval(block, "r2_limit"),
-        r2_median=block["r2_median"],
         r2_per_feature=r2_per_feature,
         map=affine,
-        inputs=block["inputs"],
-        rank=block["rank"],
-        condition=block["condition"],
-        rows_train=block["rows_train"],
-        rows_test=block["rows_test"],
     )
     ordinary = whole
     if block["massive_rows"]:

@@ -158,18 +158,11 @@ def predict_swapped(
 ) -> None:
     """Predict every next token with the model as it is, and with each swap alone.
 
-    Args:
-        model: a causal model; left as it was.
-        swaps_of: block → its swaps, name → map, the map as `swap` takes it; called when the block's weights are in
-            memory.
-        batches: token ids, or anything that `inputs_of` turns into inputs.
-        keep: called with a batch, the name of a swap, and the predictions, batch by batch; None, which comes first,
-            stands for the model as it is.
-        inputs_of: a batch → what the model reads, as in `forward.trunk`.
-        site: what the maps replace, as in `swap`.
-        progress: show a bar.
-        layerwise: move all batches together; always done for a model whose weights stay on disk. If batches move one by
-            one and layers cannot be called one by one, every swap takes a forward pass of its own.
+    `swaps_of` maps a block to its swaps, name → map, and is called when the block's weights are in memory. `keep` is
+    called with a batch, the name of a swap and the predictions, batch by batch; the name None, which comes first, is of
+    the model as it is. `inputs_of` turns a batch into what the model reads. With `layerwise`, as always for a model
+    whose weights stay on disk, all batches move together; otherwise one by one, and if layers cannot be called one by
+    one, every swap takes a forward pass of its own.
 
     Raises:
         InseparableError: `layerwise`, and the layers of the model cannot be called one by one.

@@ -100,13 +100,7 @@ class Corpus:
         return replace(packed, left_out=(*packed.left_out, self.note)) if self.note else packed
 
     def contiguous(self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0) -> TokenRows:
-        """Take about `rows` tokens of the text in its own order and hold out its tail; see `pack.pack_contiguous`.
-
-        Args:
-            rows: tokens in all, both sides; rounded to whole sequences.
-            seq_len: tokens in a sequence.
-            tail: share of the sequences that is held out.
-            seed: decides where the text begins.
+        """Take about `rows` tokens of the text in its own order, from where the seed says; see `pack.pack_contiguous`.
 
         Raises:
             InputError: a wrong argument, or the corpus is too small; the message says how many tokens it has.

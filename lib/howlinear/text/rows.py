@@ -95,10 +95,9 @@ class Rows:
         return fold_indices(self.test, self.fold, test)
 
     def thinned(self, most: int | None) -> Rows:
-        """Select whole sequences of about `most` tokens, from every document fold of both sides in proportion.
+        """Select whole sequences of about `most` tokens, at least one of every document fold, in proportion.
 
-        Args:
-            most: number of tokens; every fold keeps at least one sequence. None: all tokens.
+        None stands for all tokens.
         """
         if most is None or most >= self.count:
             return self
@@ -175,10 +174,8 @@ class TokenRows(Rows):
     def with_fewer_held_out(self, most: int | None) -> TokenRows:
         """Select all train sequences and about `most` held-out tokens, equally many from every document fold.
 
-        Within a fold they come from as many documents as possible.
-
-        Args:
-            most: number of held-out tokens; every fold keeps at least one sequence. None: all tokens.
+        Within a fold they come from as many documents as possible; every fold keeps at least one sequence. None stands
+        for all tokens.
         """
         if most is None:
             return self
@@ -362,12 +359,7 @@ def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor,
 
 
 def split_sequences(inputs: list[Tensor], folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
-    """Decide which sequences are held out, and the fold of each; equal sequences are one document, on one side.
-
-    Args:
-        inputs: tensors with sequences along the first axis.
-        folds: document folds on each side.
-    """
+    """Decide which sequences are held out, and the fold of each; equal sequences are one document, on one side."""
     flat = [tensor.reshape(len(tensor), *tensor.shape[1:], 1).flatten(1).contiguous() for tensor in inputs]
     as_bytes = [tensor.view(torch.uint8).numpy() for tensor in flat]
     numbers: dict[bytes, int] = {}  # hash of a document → its number
