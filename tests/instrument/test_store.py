@@ -43,7 +43,7 @@ def test_how_rows_were_made_comes_back_with_them_and_no_sample_where_there_is_no
     blocks, rows = captured
     path = tmp_path / "c.safetensors"
     plain = {block: replace(kept, sample=None, heavy=None) for block, kept in blocks.items()}
-    save_capture(path, plain, replace(rows, left_out=("7 documents of a text",)), {})
+    save_capture(path, plain, replace(rows, note="7 documents of a text"), {})
     stored = load_capture(path)
     assert stored.rows.note == "7 documents of a text"
     assert (stored.blocks[0].sample, stored.blocks[0].heavy) == (None, None)

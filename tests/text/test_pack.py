@@ -95,7 +95,7 @@ def test_a_text_that_is_too_short_for_what_is_asked_gives_what_it_has_and_says_s
     assert [int((rows.test == side).sum()) for side in (False, True)] == [48, 16]
     assert sorted(piece for _, _, piece in every_piece(rows, tokenizer)) == documents
     assert "512 rows of the 100,000 asked for" in rows.note
-    of_all, shorter, _ = rows.left_out
+    of_all, shorter, _ = rows.note.split("; ")
     assert of_all.startswith("32 documents of toy")
     assert shorter.startswith("512 rows of the 100,000 asked for")
     assert "asked for" not in pack(iter(given), tokenizer, "toy", 512, 8, 2).note
@@ -112,7 +112,6 @@ def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
     rows = corpus_of(long_texts(40, 1_000), tokenizer).rows(1_024, 16, folds=2)
     used = len(every_piece(rows, tokenizer))
     assert rows.note == f"{used} documents of toy, at most 64 tokens of each"
-    assert rows.left_out == (rows.note,)
     # each sequence's documents, read off its own text
     for span, ids in zip(rows.spans.tolist(), rows.ids, strict=True):
         assert span[1] - span[0] == int((ids[:-1] == tokenizer.eos_token_id).sum())

@@ -95,8 +95,7 @@ def load_capture(path: Path) -> Stored:
     """Open a capture; a block's tensors are read when it is asked for."""
     about = about_capture(path)
     with _opened(path) as file:
-        left_out = (about["text"],) if "text" in about else ()
-        rows = TokenRows(**_checked(file, "rows"), corpus=about["corpus"], left_out=left_out)
+        rows = TokenRows(**_checked(file, "rows"), corpus=about["corpus"], note=about.get("text", ""))
         blocks = {name.partition(".")[0] for name in file.keys()} - {"rows"}  # noqa: SIM118 (it is no mapping)
     return Stored(LazyBlocks({int(block): partial(_read_block, path, block) for block in blocks}), rows, about)
 

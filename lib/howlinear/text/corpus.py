@@ -97,7 +97,7 @@ class Corpus:
                     raise TooShortError(f"{error}; {repeated:,} others repeat these and are left out") from error
                 raise
             return self.otherwise().rows(rows, seq_len, seed, folds)
-        return replace(packed, left_out=(*packed.left_out, self.note)) if self.note else packed
+        return replace(packed, note=f"{packed.note}; {self.note}") if self.note else packed
 
     def contiguous(self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0) -> TokenRows:
         """Take about `rows` tokens of the text in its own order, from where the seed says; see `pack.pack_contiguous`.

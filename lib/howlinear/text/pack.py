@@ -107,7 +107,7 @@ def pack(
         test=torch.arange(len(ids), device="cpu") >= len(train_ids),
         fold=torch.cat([train_fold, test_fold]),
         corpus=corpus,
-        left_out=tuple(notes),
+        note="; ".join(notes),
         spans=torch.cat([train_spans, test_spans + train.used]),
     )
 

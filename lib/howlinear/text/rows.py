@@ -113,7 +113,6 @@ class TokenRows(Rows):
 
     Attributes:
         ids: token ids, shape (n_sequences, seq_len); the rest as in `Rows`.
-        left_out: how the rows were made from a text and what is not in them, one clause each.
         spans: first and last document of the text in each sequence, shape (n_sequences, 2); None for ids without
             documents.
     """
@@ -122,7 +121,7 @@ class TokenRows(Rows):
     test: Bool[Tensor, " n_sequences"]
     fold: Int64[Tensor, " n_sequences"]
     corpus: str = "token ids"
-    left_out: tuple[str, ...] = ()
+    note: str = ""
     spans: Int64[Tensor, "n_sequences 2"] | None = None
 
     def __post_init__(self) -> None:
@@ -130,11 +129,6 @@ class TokenRows(Rows):
         if not isinstance(self.ids, Tensor) or self.ids.dtype != torch.long or self.ids.ndim != 2:
             object.__setattr__(self, "ids", as_ids(self.ids))
         _settle_split(self, len(self.ids))
-
-    @property
-    def note(self) -> str:
-        """How the rows were made from a text, in a sentence; empty if there is nothing to say."""
-        return "; ".join(self.left_out)
 
     @property
     def held_out(self) -> TokenRows:
