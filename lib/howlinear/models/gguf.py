@@ -14,7 +14,6 @@ folder of its own. GGUF has no checksum: a bit that was flipped in the file goes
 from __future__ import annotations
 
 import math
-import re
 from contextlib import nullcontext, redirect_stderr
 from importlib.util import find_spec
 from io import StringIO
@@ -37,7 +36,6 @@ if TYPE_CHECKING:  # the package is an extra
     from gguf import GGUFReader
 
 MAGIC = b"GGUF"  # how such a file begins
-PART = re.compile(r"-(?P<number>\d{5})-of-(?P<of>\d{5})\.gguf$")  # how llama.cpp names the parts of a split file
 
 
 def converted(file: Path) -> Path:
@@ -51,9 +49,6 @@ def converted(file: Path) -> Path:
             begin = stream.read(len(MAGIC))
     except OSError as error:
         raise SourceError(f"cannot read {file}: {error.strerror}; give the path of a GGUF file") from error
-    part = PART.search(file.name)
-    if part is not None and int(part["of"]) > 1:
-        raise _is_part(file, part["number"], part["of"])
     if begin != MAGIC:
         raise SourceError(f"{file} is no GGUF file: it begins with {begin!r}, not {MAGIC!r}; download it again")
     missing = [package for package in READERS if find_spec(package) is None]
@@ -68,7 +63,10 @@ def _convert(file: Path, new: Path) -> None:
     reader = _opened(file)
     parts = reader.get_field("split.count")
     if parts is not None and int(parts.contents()) > 1:
-        raise _is_part(file, "one", str(parts.contents()))
+        raise SourceError(
+            f"{file} is one of {parts.contents()} parts of a model, and transformers reads whole files: join them "
+            "first, as with llama-gguf-split --merge FIRST-PART whole.gguf, and give that"
+        )
     scaling = [field.contents() for name, field in reader.fields.items() if name.endswith("rope.scaling.type")]
     if scaling not in ([], ["none"]):
         raise SourceError(
@@ -102,14 +100,6 @@ def _opened(file: Path) -> GGUFReader:
         raise SourceError(
             f"{file} is cut off, damaged or newer than this gguf package ({error}): download it again, or update gguf"
         ) from error
-
-
-def _is_part(file: Path, number: str, of: str) -> SourceError:
-    """Make the error for one part of a split file."""
-    return SourceError(
-        f"{file} is part {number.lstrip('0')} of {of.lstrip('0')} of a model, and transformers reads whole files: join "
-        "them first, as with llama-gguf-split --merge FIRST-PART whole.gguf, and give that"
-    )
 
 
 def _check_all_weights(file: Path, reader: GGUFReader, model: PreTrainedModel, missing: list[str]) -> None:
