@@ -54,7 +54,8 @@ def readable(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise SourceError(f"cannot read {what}: {in_one_line(error)}; {remedy}") from error
+        why = getattr(error, "strerror", None) or in_one_line(error)
+        raise SourceError(f"cannot read {what}: {why}; {remedy}") from error
 
 
 def _message(error: BaseException) -> str:

@@ -26,7 +26,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 from transformers.utils import logging
 
-from howlinear.errors import SourceError
+from howlinear.errors import SourceError, readable
 from howlinear.files.cache import made_once
 from howlinear.models.packaged import READERS
 from howlinear.models.seals import digest, seal
@@ -44,11 +44,8 @@ def converted(file: Path) -> Path:
     The folder is written completely or not at all; its seal is still to be checked. If `transformers` cannot read the
     file, its own errors are raised (`sources.UNLOADABLE`).
     """
-    try:
-        with file.open("rb") as stream:
-            begin = stream.read(len(MAGIC))
-    except OSError as error:
-        raise SourceError(f"cannot read {file}: {error.strerror}; give the path of a GGUF file") from error
+    with readable(str(file), "give the path of a GGUF file"), file.open("rb") as stream:
+        begin = stream.read(len(MAGIC))
     if begin != MAGIC:
         raise SourceError(f"{file} is no GGUF file: it begins with {begin!r}, not {MAGIC!r}; download it again")
     missing = [package for package in READERS if find_spec(package) is None]

@@ -38,7 +38,7 @@ from transformers import (
 from transformers.modeling_utils import local_torch_dtype
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
-from howlinear.errors import InputError, SourceError, in_one_line
+from howlinear.errors import InputError, SourceError, in_one_line, readable
 from howlinear.models.checks import (
     check_count,
     check_in_memory,
@@ -554,10 +554,8 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
         wanted = ", ".join(_TOKENIZER_FILES)
         raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
     for file in Path(source).glob("*token*.json"):
-        try:
+        with readable(f"the tokenizer's {file}", "copy it again"):
             json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise SourceError(f"cannot load the tokenizer: {file} is no JSON ({error}): copy it again") from error
     revision = getattr(model, "howlinear_revision", "main")  # the same as the weights'
     with loading(source, revision):
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)

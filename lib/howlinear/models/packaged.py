@@ -23,7 +23,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from zipfile import ZipFile
 
-from howlinear.errors import SourceError
+from howlinear.errors import SourceError, readable
 from howlinear.files.cache import made_once
 from howlinear.models.seals import digest
 
@@ -119,10 +119,8 @@ def weights_of(name: str) -> Path:
         remedy = _reinstall(packaged)
     for below, sha256 in packaged.sha256.items():
         file = weights / below
-        try:
+        with readable(str(file), remedy):
             unchanged = digest(file) == sha256
-        except OSError as error:
-            raise SourceError(f"cannot read {file}: {error.strerror}; {remedy}") from error
         if not unchanged:
             raise SourceError(f"{file} is not what {packaged.requirement} installs; {remedy}")
     return weights
@@ -157,11 +155,8 @@ def _unpacked(name: str) -> Path:
         with joined.open("wb") as whole:
             for home, part in zip(homes, packaged.parts, strict=True):
                 file = Path(home.locate_file(part))
-                try:
-                    with file.open("rb") as stream:
-                        shutil.copyfileobj(stream, whole)
-                except OSError as error:
-                    raise SourceError(f"cannot read {file}: {error.strerror}; {_reinstall(packaged)}") from error
+                with readable(str(file), _reinstall(packaged)), file.open("rb") as stream:
+                    shutil.copyfileobj(stream, whole)
         if digest(joined) != packaged.archive:
             raise SourceError(f"{name} is not what {packaged.requirement} install; {_reinstall(packaged)}")
         with ZipFile(joined) as archive:

@@ -22,7 +22,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from howlinear.errors import HowlinearError, InputError, SourceError, in_one_line
+from howlinear.errors import HowlinearError, InputError, SourceError, in_one_line, readable
 
 TITLE = re.compile(r"\s*= [^=](.*[^=])? =\s*")  # ` = Title = `; sections have more of them, ` = = History = = `
 GUTENBERG_START = re.compile(r"\*\*\* ?START OF TH(E|IS) PROJECT GUTENBERG EBOOK.*")
@@ -360,11 +360,8 @@ def read_bytes(path: Path, most: int = -1) -> bytes:
     """Read the content of a corpus file, or its first `most` bytes."""
     if os.path.exists(path) and not path.is_file():
         raise SourceError(f"cannot read corpus file {path}: it is no regular file; give the path of a text file")
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise SourceError(f"cannot read corpus file {path}: {error.strerror}; give the path of a text file") from error
+    with readable(f"corpus file {path}", "give the path of a text file"), path.open("rb") as file:
+        return file.read(most)
 
 
 def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
