@@ -25,6 +25,7 @@ def profile():
 def test_numbers_and_maps_come_back_from_safetensors(profile, tmp_path):
     profile.save(tmp_path / "p.safetensors")
     read = hl.load_profile(tmp_path / "p.safetensors")
+    assert hl.Profile.load(tmp_path / "p.safetensors").to_dict() == read.to_dict()
     pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame())
     assert read.to_dict() == profile.to_dict()
     assert read.moments is None

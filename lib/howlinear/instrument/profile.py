@@ -360,6 +360,13 @@ class Profile(Mapping):
 
         save_profile(self, check_path("path", path), force)
 
+    @staticmethod
+    def load(path: Path | str) -> Profile:
+        """Read what `save` wrote: `load_profile` under another name."""
+        from howlinear.instrument.profile_files import load_profile
+
+        return load_profile(path)
+
     def save_skips(self, folder: Path | str, hookpoint: str = "layers.*.mlp") -> None:
         """Write the maps as transcoders that sparsify loads, `SparseCoder.load_many(folder, local=True)`.
 
