@@ -215,12 +215,26 @@ def test_where_massive_rows_begin_earlier_every_block_behind_has_its_change(cont
     assert ("with noise of equal loss to 0.33" in added) is controlled
 
 
+def without_llama(found):
+    found.update({name: table[table["model"] != "mini-llama"] for name, table in found.items() if "model" in table})
+
+
+def of_two_blocks(found):
+    """Costs, and no ranking."""
+    for name, table in found.items():
+        if name not in ("frontier", "together"):
+            found[name] = table[table["block"] < 2] if "block" in table else table[:0]
+
+
 NO_LOSS_ALONE = {"models": ["bert"], "without": {"bert": "it predicts no next token"}}
 ENCODER = {"profile": "public", "models": ["minilm-l6"]}  # in two blocks, which have no correlation
 LESS = [
     ("03_bilinear", [of_an_encoder, put("correlations", r=None)], ENCODER),
     ("05_corpora", [keep(name, False) for name in ("agreement", "transfer", "likeness", "drops_by_training")],
      {"corpora": ["docs"]}),
+    ("06_compression", [lambda found: found.update({name: table[:0] for name, table in found.items()})], NO_LOSS_ALONE),
+    ("06_compression", [without_llama], {}),
+    ("06_compression", [of_two_blocks], {}),
     ("10_degrees", [of_an_encoder, keep("probes", False)], ENCODER),
     ("12_sinks", [gone("planted_effects")], {}),
     ("12_sinks", [gone("cuts"), gone("interventions")], {}),

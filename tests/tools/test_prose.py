@@ -1,22 +1,10 @@
 """What README, the findings, the letter, the slides and the course say without a number is so, notebook by notebook."""
 
-import re
-
 import pandas as pd
 import pytest
 
-from howlinear.core.ceilings import r2_intervals
-from howlinear.core.correlation import correlation
-from howlinear.files import numbers, paths, tables
+from howlinear.files import tables
 from howlinear.ideas.claims.claim import Verdict, load_claims
-from howlinear.ideas.corpora.agreement import Agreement
-from howlinear.ideas.degrees.nested import nested
-from howlinear.ideas.degrees.products import Learned
-from howlinear.ideas.dynamics.timing import vote
-from howlinear.ideas.optimisers.training import shortfall
-from howlinear.ideas.rank.spread import rank_estimate
-from howlinear.ideas.sinks import measure, predictions
-from howlinear.instrument.perplexity import change
 
 
 def public(stem):
@@ -136,58 +124,6 @@ def test_13_of_the_papers_texts_the_ledger_has_no_tick_and_between_the_end_block
     agreement = tables.results("prose", "05_corpora")["agreement"]
     beside_docs = agreement[(agreement.corpus == "docs") | (agreement.other == "docs")]
     assert beside_docs.groupby("model").inner.min().max() < 0.9
-
-
-def test_notebook_12_names_the_thresholds_that_it_judges_by():
-    named = set(re.findall(r"[\d.]*\d", (paths.NOTEBOOKS / "12_sinks.py").read_text(encoding="utf-8")))
-    thresholds = (predictions.HIGH, predictions.LOWER, predictions.FALL, measure.FEW_ROWS_DECIDE)
-    assert {f"{value:g}" for value in (*thresholds, measure.RANK_ONE, measure.FAR_BELOW)} <= named
-    assert predictions.FEW == 10  # "ten"
-
-
-def coverage(interval, of="these rows", but=()):
-    """Percent of simulated measurements in which an interval holds the truth, by case."""
-    rows = numbers.load(paths.results("bench") / "coverage.json")["rows"]
-    found = {row["case"]: 100 * row["coverage"] for row in rows if (row["interval"], row["of"]) == (interval, of)}
-    return {case: f"{share:.0f}" for case, share in found.items() if case not in but}
-
-
-def ends(*tables):
-    low, *_, high = sorted(share for table in tables for share in table.values())
-    return [low, high]
-
-
-@pytest.mark.parametrize(
-    ("documented", "shares"),
-    [
-        (nested, lambda: ends(coverage("nested features: R²"))),
-        (Agreement, lambda: ends(coverage("profiles of two texts: r"), coverage("profiles of two texts: difference"))),
-        (Learned, lambda: [*ends(coverage("kernel: R²", but=["heavy"])), coverage("kernel: R²")["heavy"]]),
-        (
-            shortfall,
-            lambda: [
-                *ends(coverage("trained map: shortfall", but=["massive"])),
-                coverage("trained map: shortfall")["massive"],
-            ],
-        ),
-        (vote, lambda: [coverage("vote of 15 runs: mean")[case] for case in ("iid", "correlated")]),
-        (
-            change,
-            lambda: [
-                coverage("ΔPPL")["correlated"],
-                coverage("ΔPPL, leaving out single sequences")["correlated"],
-                coverage("ΔPPL")["heavy"],
-            ],
-        ),
-        (r2_intervals, lambda: ends(coverage("R²_lin"))),
-        (rank_estimate, lambda: ends(coverage("effective rank"))),
-        (correlation, lambda: [*coverage("r over 12 blocks", "limit").values()]),
-        (correlation, lambda: [*coverage("ρ over 12 blocks", "limit").values()]),
-    ],
-)
-def test_a_docstring_has_the_shares_that_were_simulated_in_their_order(documented, shares):
-    in_order = ".{1,160}?".join(rf"\b{share}\b" for share in shares())
-    assert re.search(in_order, documented.__doc__, re.DOTALL)
 
 
 def test_14_own_units_cost_less_than_lines_in_every_model():
