@@ -7,7 +7,7 @@ import torch
 
 from helpers.captures import capture_of
 from howlinear.instrument.capture import Sample
-from howlinear.instrument.massive import HeavyRowsKeeper
+from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 
 D = 12
 FOLDS = 4
@@ -65,6 +65,26 @@ def captured(x, y, test, fold, sequence, position, batch=512):
             for part in rows.split(batch):
                 keeper.update(x[part], y[part], sequence[part], position[part], held_out, number)
     return replace(capture_of(sample), heavy=keeper.finish())
+
+
+def massive_block(massive, along, kept, loud=40.0, bend=0.5, count=1200, seed=0):
+    """A partly linear block with some massive outputs along one direction, the heaviest `kept` of its rows kept.
+
+    Returns:
+        The capture, x, y, which rows are held out, and their folds.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 5, generator=generator)
+    y = x @ torch.randn(5, 4, generator=generator) + bend * x[:, :4].square()
+    place = torch.arange(count)
+    far = place % (count // massive) == 0
+    y[far] += loud * (1 + torch.rand(int(far.sum()), 1, generator=generator)) * torch.tensor(along)
+    test, fold = place % 4 == 3, place * FOLDS // count
+    norm = y.norm(dim=1)
+    order = norm.argsort(descending=True)[:kept]
+    rows = (x[order], y[order], norm[order], place[order], place[order] % 8, test[order], fold[order])
+    sample = Sample(x, y, place % 8, place, test, fold)
+    return replace(capture_of(sample), heavy=HeavyRows(*rows, float(norm.median()))), x, y, test, fold
 
 
 @contextmanager

@@ -55,12 +55,6 @@ def test_rows_by_hand(results):
     assert together(CLAIM, results) == MIXED
 
 
-def test_a_verdict_moves_with_the_results(results):
-    assert verdicts(CLAIM, results)["a"] == YES
-    keep(results, a=[0.9, 0.85])
-    assert verdicts(CLAIM, results) == {"a": NO}
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

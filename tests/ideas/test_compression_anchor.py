@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.captures import streams_behind
 from helpers.families import reads, small
 from helpers.unit_rows import seen, weighted_rows
 from howlinear.core.moments import Moments
@@ -12,25 +13,11 @@ from howlinear.ideas.compression.own_units import ANCHOR_RIDGES, anchor, before_
 from howlinear.ideas.compression.units import ErrorCost, root_of
 from howlinear.ideas.compression.units import weighted_rows as rows_with_weights
 from howlinear.models.ffn_sites import sites
-from howlinear.models.layers import streams_hooked
 from howlinear.models.replace import copy_of
 from howlinear.models.units import affine_of, unit_layers
 from howlinear.text.rows import TokenRows
 
 pytestmark = pytest.mark.long
-
-
-@torch.no_grad()
-def streams(model, ids):
-    """Block → the rows of the residual stream behind its layer."""
-    kept = {}
-
-    def keep(site, stream):
-        kept[site.block] = stream.flatten(0, -2).double()
-
-    with streams_hooked(model, sites(model), keep):
-        model.base_model(input_ids=ids, use_cache=False)
-    return kept
 
 
 def readout_of(model, block):
@@ -91,7 +78,7 @@ def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(mode
     copy = copy_of(before)
     anchor(calibration, blocks_of(copy))
     inside = seen(copy, calibration.ids)
-    is_now, was = streams(copy, calibration.ids), streams(model, calibration.ids)
+    is_now, was = (streams_behind(each, calibration.ids) for each in (copy, model))
     changed = 0
     for site in sites(copy):
         block = site.block
@@ -99,7 +86,8 @@ def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(mode
         h = inside[block]["h"]
         centred = has_constant(model, sites(model)[block])
         without_change = start(h) - now(h)  # what the change gave is taken back
-        r = was[block] - (is_now[block] + without_change)
+        intended, reached = (streams[block].flatten(0, -2).double() for streams in (was, is_now))
+        r = intended - reached - without_change
         metric = costs_of(calibration)[block].metric
         chosen = chosen_on_rows(h, r, weighted_rows(calibration, block), metric, centred)
         if chosen is None:

@@ -1,48 +1,24 @@
 """The book's interactive page: its numbers against least squares on stored rows, and the page in a browser."""
 
 import csv
-import dataclasses
 import json
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-import torch
 
-from helpers.captures import capture_of
+from helpers.planted_sinks import massive_block
 from helpers.reference import held_out_r2, least_squares, pooled_r2
 from howlinear.files import paths
-from howlinear.instrument.capture import Sample
-from howlinear.instrument.massive import HeavyRows
 from howlinear.notebook import run as notebooks
 from tools.book import explorer
 
 FRAME = paths.ROOT / "book" / "explorer.html"
-FOLDS = 4
 
 
-def planted(loud=40.0, count=1200, massive=48, bend=0.5, seed=0):
-    """A block as captured, and its rows: partly linear, with some massive outputs along one direction.
-
-    Returns:
-        The capture, x, y, which rows are held out, and their folds.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 5, generator=generator)
-    y = x @ torch.randn(5, 4, generator=generator) + bend * x[:, :4].square()
-    far = torch.arange(count) % (count // massive) == 0
-    y[far] += loud * (1 + torch.rand(int(far.sum()), 1, generator=generator)) * torch.tensor([1.0, 0, 0, 0])
-    place = torch.arange(count)
-    test, fold = place % 4 == 3, place * FOLDS // count
-
-    norm = y.norm(dim=1)
-    order = norm.argsort(descending=True)[:200]
-    rows = (x[order], y[order], norm[order], place[order], place[order] % 8, test[order], fold[order])
-    heavy = HeavyRows(*rows, float(norm.median()))
-    sample = Sample(x, y, place % 8, place, test, fold)
-    kept = dataclasses.replace(capture_of(sample), heavy=heavy)
-    return kept, x, y, test, fold
+def planted(**options):
+    return massive_block(48, (1.0, 0.0, 0.0, 0.0), kept=200, **options)
 
 
 def test_what_the_moments_give_equals_least_squares_on_stored_rows():
