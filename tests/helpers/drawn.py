@@ -1,7 +1,6 @@
 """Tables to draw, and readers of what a figure shows."""
 
 from itertools import product
-from string import ascii_lowercase
 
 import numpy as np
 import pandas as pd
@@ -21,13 +20,6 @@ def with_ends(table, down, up, *columns):
 def titles(figure):
     """The titles of the panels that have one."""
     return [title for axis in figure.axes if (title := axis.get_title(loc="left"))]
-
-
-def lettered(names):
-    """The titles of a figure's panels with these names: a single panel has no letter."""
-    if len(names) == 1:
-        return list(names)
-    return [f"({letter}) {name}" for letter, name in zip(ascii_lowercase, names, strict=False)]
 
 
 def texts(labels):

