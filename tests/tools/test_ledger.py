@@ -1,4 +1,4 @@
-"""The ledger's page: which group a claim is in, and what stands in its line."""
+"""The ledger's page: which group a claim is in."""
 
 import pandas as pd
 import pytest
@@ -50,31 +50,6 @@ def test_a_tick_is_firm_that_no_end_block_and_no_threshold_near_its_own_takes_aw
     assert ledger.firm_ticks(judged(at_more=MIXED)) == set()
     assert ledger.firm_ticks(judged(unit="r", threshold=0.9, at_more=NO)) == {"wide"}  # no r is above 1.35
     assert ledger.firm_ticks(judged(unit="PPL", threshold=0.9, at_more=NO)) == set()
-
-
-def test_a_line_has_a_mark_and_a_number_a_model():
-    rows = [
-        ("wide", "a", YES, "✓", "0.50", True, False),
-        ("wide", "b", NO, "✗", "0.10", False, True),
-        ("pair", "together", MIXED, "~", "0.30", False, False),
-        ("gone", "together", OPEN, "–", "", False, False),
-        ("part", "a", OPEN, "–", "", False, False),
-    ]
-    names = ["claim", "model", "verdict", "mark", "number", "hangs_on_ends", "hangs_on_massive_rows"]
-    found = ledger.cells(pd.DataFrame(rows, columns=names))
-    assert found.columns.tolist() == ["a", "b", ledger.PAIR]
-    assert found.loc["wide"].tolist() == ["✓ᵉ 0.50", "✗ᵐ 0.10", ""]
-    assert found.loc["pair"].tolist() == ["", "", "~ 0.30"]
-    assert found.loc["part"].tolist() == ["–", "", ""]
-    assert "gone" not in found.index
-
-
-def test_the_papers_own_numbers_are_a_range_with_the_marks_that_fell():
-    paper = pd.DataFrame(
-        [("wide", 0.7, "✓", "0.70"), ("wide", 0.5, "✗", "0.50"), ("one", 0.2, "✓", "0.20")],
-        columns=["claim", "value", "mark", "number"],
-    )
-    assert ledger.ranges(paper) == {"wide": "✓✗ 0.50 to 0.70", "one": "✓ 0.20"}
 
 
 @pytest.mark.parametrize("profiles", [("public", "minis"), ("minis",)])

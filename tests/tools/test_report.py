@@ -279,14 +279,3 @@ def test_helpers_by_hand(written):
         2_920_192, 2_000,
         "none", "two", "0.997", "1.00", "1.04", 3,
     ]  # fmt: skip
-
-
-def test_powers_of_ten_by_hand():
-    """They are content, not text: what is set for 1e-12, 1e-9 and 0.003."""
-    shown = '#import "/paper/template.typ": *\n' + "".join(f"#metadata(repr({text})) <found>\n" for text in (
-        "scientific(1e-12)", '{ let power = "−12"; $10^#power$ }',
-        'scientific(float("1e-9"))', '{ let power = "−9"; $10^#power$ }',
-        "scientific(0.003)", '{ let (front, power) = (3.0, "−3"); $#front dot 10^#power$ }',
-    ))  # fmt: skip
-    found = json.loads(typst.query(shown.encode(), "<found>", field="value", root=str(paths.ROOT)))
-    assert found[::2] == found[1::2]
