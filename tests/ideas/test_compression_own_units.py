@@ -88,7 +88,6 @@ def test_what_it_says_it_costs_is_what_it_costs(name, more_rows):
     assert found.delta.low <= found.delta.delta <= found.delta.high
     assert 0 < found.price < found.next_price
     assert f"{found.next_price - found.price:.3f}" in found.outlook
-    assert "multiples" not in found.outlook
 
 
 def test_units_that_nobody_reads_go_first_and_cost_nothing(name, more_rows):
@@ -126,8 +125,6 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(name, more_rows, tmp_path, a
     assert f"{found.perplexity:.2f}" in card
     assert f"{found.model.num_parameters():,}" in card
     assert found.outlook in card
-    assert "it has at most 0.7 of its parameters" in " ".join(card.split())
-    assert ("hl.load_model" in card) != alike
     # --force may replace it
     assert check_output_folder(folder, force=True) == folder
     if alike:  # transformers alone loads it
@@ -181,7 +178,6 @@ def test_a_share_that_cannot_be_met_is_refused_and_the_least_is_named(name, more
     found = compress(model, more_rows, least)
     assert set(found.units.values()) == {1}
     assert found.next_price is None
-    assert found.outlook == "Its blocks cannot give another hundredth of all parameters."
     with pytest.raises(InputError, match="cannot be met"):
         compress(model, more_rows, least - 0.002)
 

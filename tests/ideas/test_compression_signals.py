@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 
 from conftest import BLOCKS, WIDTH
 from helpers.families import CAUSAL, reads, small
-from helpers.first_layer import around_first_layer
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -36,6 +35,15 @@ SAME = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
 
 def lines_of(model, rows):
     return {block: fit(sum(kept.train))[0] for block, kept in capture(model, rows).items()}
+
+
+@torch.no_grad()
+def around_first_layer(model, ids):
+    """The residual stream before and after the first layer, and its FFN's output, copied: Falcon writes into it."""
+    seen = []
+    with hooked(sites(model, [0]), lambda site, x, y: seen.append(y.clone())):
+        states = model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+    return [rows.flatten(0, -2).double() for rows in (*states[:2], *seen)]
 
 
 # --- the price in the loss

@@ -260,12 +260,6 @@ def test_the_share_that_carries_is_that_of_a_count_of_all_rows():
     assert measure.carrying_share(sampled) == pytest.approx(expected, rel=1e-3)
 
 
-def test_rows_of_equal_distance_all_carry():
-    x, y, *places = teacher(sink=0.0)
-    sign = torch.where(torch.arange(len(y)) % 2 == 0, 1.0, -1.0)
-    assert measure.carrying_share(captured(x, torch.outer(sign, torch.ones(12)), *places)) == pytest.approx(1)
-
-
 def test_without_position_0_are_all_other_rows_exactly():
     x, y, test, fold, sequence, position = rows = teacher()
     block = captured(*rows)

@@ -96,13 +96,11 @@ def test_the_page_reads_a_run_and_shows_the_arithmetic():
     assert forward[2:4] == [f"{rate:.2e}", f"· {count:.2e} = {rate * count / 3600:,.1f} h"]
 
 
-def test_the_shipped_run_sweeps_every_axis_and_the_page_includes_every_table():
+def test_the_shipped_run_sweeps_every_axis():
     measured = numbers.load(build.FRAME / "scale.json")
     for axis in ("tokens", "blocks", "width"):
         assert len({run[axis] for run in measured["runs"]}) >= 3
     assert all(run[part] > 0 for run in measured["runs"] for part in costs.PARTS)
-    included = re.findall(r"\{include\} scale_(\w+).txt", (build.FRAME / "scale.md").read_text(encoding="utf-8"))
-    assert included == ["timed", "bytes", "layerwise", "extrapolated", "gpu"]
 
 
 def test_the_page_says_what_layer_by_layer_was_measured_to_hold():

@@ -141,16 +141,12 @@ def test_a_shipped_mini_is_a_plain_folder_that_loads(workshop, name):
     checkpoint = torch.load(workshop / "build" / "minis" / f"{name}.pt", weights_only=True)["model"]
     assert all(torch.equal(value, checkpoint[key].half().float()) for key, value in model.state_dict().items())
     card = (folder / "README.md").read_text()
-    assert "2 steps of 4 sequences of 16 tokens (128 tokens)" in card
     trajectory = json.loads((folder / "trajectory.json").read_text())
     assert [found["step"] for found in trajectory["steps"]] == [0, 1, 2]
     assert trajectory["model"] == name
     docs = minis.load_corpus("docs", model).rows()
     assert trajectory["sha256"] == docs.sha256
     assert re.search(rf"^\| `docs` +\| +{perplexity(model, docs):.1f} \|$", card, re.MULTILINE)
-    assert "2 blocks of width 32, FFN width 128" in " ".join(card.split())
-    assert card.startswith("---\nlibrary_name: transformers\nlicense: mit\n---\n# mini-")
-    assert "{" not in card
 
 
 def test_the_model_with_a_sink_begins_its_texts_and_owes_a_block_to_that_token():
@@ -167,7 +163,6 @@ def test_a_wide_model_stays_among_what_is_made(workshop):
     folder = ship("wide-gpt2", RECIPE, compiled=False)
     assert folder == workshop / "build" / "wide" / "wide-gpt2"
     assert load_model(folder).config.model_type == "gpt2"
-    assert "`make wide`" in (folder / "README.md").read_text()
     assert not (workshop / "models").exists()
 
 
