@@ -1,4 +1,3 @@
-import itertools
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -147,26 +146,6 @@ def test_the_profile_stands_above_what_its_swaps_cost(names):
     assert legend(figure) == [*names, "untrained, in sample above"]
 
 
-@pytest.mark.parametrize(
-    ("costs", "labels"),
-    [
-        ([20.0, 0.2], ["0", "0.3", "1", "3", "10"]),
-        ([45.0, 0.2], ["0", "1", "3", "10", "30"]),  # 0.3 would touch the 0
-        ([433.0, 0.6], ["0", "1", "3", "10", "30", "100", "300"]),
-        ([4.0, -40.0], ["−30", "−10", "−3", "−1", "0", "1", "3"]),
-        ([70_000.0, 2.0], ["0", "10", "100", "1,000", "10,000"]),
-    ],
-)
-def test_costs_have_plain_labels_between_the_powers_of_ten_and_none_touch(costs, labels):
-    figure = profile_and_swaps(ceilings(gpt2=[0.9, 0.4]).assign(dppl=costs, dppl_low=costs, dppl_high=costs))
-    figure.canvas.draw()
-    shown = sorted(figure.axes[1].get_yticklabels(), key=lambda label: label.get_position()[1])
-    assert [text for text in texts(shown) if text in labels] == labels
-    boxes = [label.get_window_extent() for label in shown]
-    fontsize = 7 * figure.dpi / 72
-    assert all(upper.y0 + upper.y1 - lower.y0 - lower.y1 > 1.8 * fontsize for lower, upper in itertools.pairwise(boxes))
-
-
 def published(*models):
     table = every(model=models, block=range(3))
     return table.assign(r2_lin=0.1 * table.block + 0.2, dppl_linear=table.block - 1.0)
@@ -234,29 +213,6 @@ def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
         assert rows.get_color() == style.look("mini-llama")["color"] != line.get_color()
         np.testing.assert_array_equal(rows.get_ydata(), across**2)
         np.testing.assert_array_equal(line.get_ydata(), line.get_xdata())  # what it says lies on the diagonal
-
-
-@pytest.mark.parametrize(
-    ("ends", "round_ticks"),
-    [
-        ((-1_000, 25_000), [0, 10_000, 20_000]),
-        ((0, 11_000), [0, 5_000, 10_000]),
-        ((-40, 60), [0, 50]),
-        ((-0.0012, 0.0031), [0, 0.002]),
-    ],
-)
-def test_the_ticks_of_clouds_are_few_and_round_and_their_labels_keep_apart(ends, round_ticks):
-    """By matplotlib's own choice labels of the last touch; as few of them at any steps stand at 8,000 and at 30."""
-    across = np.linspace(*ends, 20)
-    points = pd.DataFrame({"across": across, "up": across, "line": across, "middle": across, "mean": across})
-    figure = clouds({"block 0": points, "block 7": points, "block 9": points}, "smollm2-135m")
-    figure.canvas.draw()
-    for axis in figure.axes:
-        low, high = axis.get_xlim()
-        labels = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
-        assert [label.get_position()[0] for label in labels] == pytest.approx(round_ticks)
-        boxes = [label.get_window_extent() for label in labels]
-        assert all(right.x0 > left.x1 + 2 for left, right in itertools.pairwise(boxes))
 
 
 def test_profiles_are_drawn_as_their_tables_are_a_line_each(gpt2, rows):

@@ -1,6 +1,5 @@
 import numpy as np
 import pandas as pd
-import pytest
 
 from helpers.drawn import every, legend, texts, with_ends, xy
 from howlinear.plots import corpora, style
@@ -86,14 +85,6 @@ def test_the_matrix_shows_means_over_blocks_fitted_down_and_scored_across():
     written = {text.get_position(): text.get_text() for text in above.texts}
     assert written[2, 0] == "0.30"
     assert written[0, 2] == "0.40"
-
-
-@pytest.mark.parametrize(
-    ("texts", "slanted"), [(("docs", "code", "cpp"), False), (("wikitext", "moby_dick", "puzzles"), True)]
-)
-def test_names_that_would_touch_below_the_matrix_are_slanted(texts, slanted):
-    above = corpora.transfer(curves(texts=texts), drops(texts=texts)).axes[0]
-    assert {tick.get_rotation() != 0 for tick in above.get_xticklabels()} == {slanted}
 
 
 def test_below_it_lies_what_the_first_map_loses_on_every_other_corpus():

@@ -42,23 +42,6 @@ def test_no_optimiser_has_a_colour_that_stands_for_a_model():
         assert min(apart) > 0.2
 
 
-def test_adam_and_adamw_can_both_be_seen_where_their_paths_coincide():
-    table = pd.DataFrame({"scaling": "raw", "step": [1, 10, 100], "reached": [0.1, 0.3, 0.5]})
-    both = pd.concat([table.assign(optimiser=name) for name in ("Adam", "AdamW")])
-
-    def pixels(scores, colour):
-        figure = optimisers.paths(scores, 0.6, 0.55, 0.7, 32)
-        figure.legends[0].remove()
-        figure.canvas.draw()
-        drawn = np.asarray(figure.canvas.buffer_rgba())[..., :3] / 255
-        return (np.abs(drawn - to_rgba(colour)[:3]).max(-1) < 0.05).sum()
-
-    (axis,) = optimisers.paths(both, 0.6, 0.55, 0.7, 32).axes
-    for line in axis.lines[1:]:
-        alone = pixels(both.assign(reached=both.reached.where(both.optimiser == line.get_label())), line.get_color())
-        assert pixels(both, line.get_color()) > 0.3 * alone > 0
-
-
 def profiles():
     table = every(model=MODELS, way=("GD", "momentum", "Adam"), block=range(4))
     number = np.arange(len(table))
@@ -85,19 +68,6 @@ def test_shortfalls_are_drawn_by_condition_and_ways_of_training_are_told_apart()
     assert len(looks) == 6
     (zero,) = [line for line in blocks.lines if line.get_color() == style.GREY and len(line.get_xdata()) == 2]
     np.testing.assert_allclose(zero.get_ydata(), 0)
-
-
-@pytest.mark.parametrize("upwards", [True, False])
-def test_the_legend_lies_on_no_block(upwards):
-    """Blocks along one diagonal or the other, so that the upper left is free or taken."""
-    gaps = np.linspace(0, 1, 9)
-    table = pd.DataFrame({"model": "a-gpt2", "way": "GD", "condition": np.logspace(1, 5, 9)})
-    figure = optimisers.shortfall(table.assign(gap=gaps if upwards else gaps[::-1]), directions(), 50, "")
-    figure.canvas.draw()
-    blocks = figure.axes[0]
-    taken = blocks.get_legend().get_window_extent()
-    points = blocks.transData.transform(blocks.lines[0].get_xydata())
-    assert not any(taken.contains(*point) for point in points)
 
 
 def test_directions_are_drawn_by_loudness_with_their_share_as_area_beside_theory():
