@@ -184,12 +184,6 @@ def test_the_log_error_has_a_floor():
     assert fitting.log_error(y, line, floor=1e-3).tolist() == pytest.approx([math.log(25), math.log(1e-3)])
 
 
-def test_the_true_error_needs_the_block():
-    x = torch.tensor([[1.0, 2.0], [0.0, -1.0]])
-    line = AffineMap(torch.zeros(2, 2).double(), torch.zeros(2).double())
-    assert fitting.true_error(nn.Identity(), line, x).tolist() == [5.0, 1.0]
-
-
 def test_random_ranks_are_even_and_know_nothing_and_a_row_draws_its_own_again():
     x = torch.randn(8_000, D, generator=torch.Generator().manual_seed(4))
     rank = fitting.RandomRank.of(x)
