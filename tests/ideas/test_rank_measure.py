@@ -188,7 +188,7 @@ def test_tables_hold_every_number_once():
 
 def test_ranks_of_maps_are_summed_up_by_model_and_a_map_that_explains_nothing_has_none():
     numbers = {"r2": [0.9, 0.5, -0.1], "rank_90": [1, 7, None], "rank_95": [2, 9, None]}
-    ranks = {"predicted_rank": [1.0, 2.0, 3.0], "effective_rank": [4.0, 5.0, 6.0]}
+    ranks = {"predicted_rank": [1.0, 2.0, 9.0], "effective_rank": [4.0, 5.0, 60.0]}  # medians, not means
     found = measure.reduced_table(pd.DataFrame({"model": "tiny"} | ranks | numbers)).loc["tiny"]
     assert found.tolist() == pytest.approx([4.0, 5.5, 2.0, 5.0, 1.0, 7.0, -1.0])
     found = seen(broad(640))
