@@ -100,6 +100,19 @@ def test_a_model_that_cannot_speak_leaves_the_others_their_verdicts(results):
     assert together(claim, results) == YES
 
 
+def tables_of(folder, claims, factors, other_texts=None):
+    """All tables of notebook 13, on the results in a folder."""
+    found = ledger.evaluate(folder, claims)
+    moved = ledger.move_thresholds(found, claims, factors)
+    return {
+        "verdicts": found,
+        "other_texts": ledger.evaluate_other_texts(folder, claims, other_texts),
+        "thresholds": moved,
+        "paper": ledger.paper_numbers(claims),
+        "claims": ledger.summarise(claims, found, moved),
+    }
+
+
 def spoil(results, change):
     """Change the table of blocks on disk, cells as text."""
     path = results / "02_ceilings" / "blocks.csv"
@@ -251,39 +264,7 @@ def test_the_record_is_the_ledger_of_the_committed_results_and_claims(profile):
     kept = tables.read(folder / "13_claims")
     factors = kept.settings["factors"]
     assert kept.settings.items() >= ledger.settings_of_ledger(factors).items()
-    found = ledger.evaluate(folder, claims)
-    moved = ledger.move_thresholds(found, claims, factors)
-    anew = {
-        "verdicts": found,
-        "other_texts": ledger.evaluate_other_texts(folder, claims, other),
-        "thresholds": moved,
-        "paper": ledger.paper_numbers(claims),
-        "claims": ledger.summarise(claims, found, moved),
-    }
+    anew = tables_of(folder, claims, factors, other)
     assert kept.keys() == anew.keys()
     for name, table in anew.items():
         pd.testing.assert_frame_equal(kept[name], tables.as_recorded(table, "13_claims", name))
-
-
-def test_the_committed_ledger_agrees_with_numbers_the_other_notebooks_kept():
-    """By another way: from what notebooks 02, 04 and 05 kept, without the rules of the claims."""
-    ledger = tables.results("minis", "13_claims")
-    assert ledger["verdicts"].claim.unique().tolist() == [claim.id for claim in load_claims()]
-    rows = {claim: own.set_index("model") for claim, own in ledger["verdicts"].groupby("claim")}
-    found, ranks = tables.results("minis", "02_ceilings"), tables.results("minis", "04_rank")["blocks"]
-    for model in found["models"].itertuples():
-        assert (rows["non-monotone"].value_low[model.model] > 0) == model.rises_and_falls
-        assert rows["dissociation"].value[model.model] == pytest.approx(model.spearman, abs=0.01)
-    gelu = {"mini-gpt2", "mini-pythia"}
-    (likeness,) = [row for row in found["likeness"].itertuples() if {row.model, row.other} == gelu]
-    assert rows["not-activation"].value[TOGETHER] <= likeness.largest_gap
-    assert rows["not-activation-shape"].value[TOGETHER] == pytest.approx(likeness.pearson, abs=0.01)
-    for name, near in ranks[ranks["regime"] != "below"].groupby("model"):
-        assert rows["two-regimes-outlier"].value[name] == pytest.approx(near["median_r2"].min(), abs=1e-3)
-    for name, blocks in found["blocks"].groupby("model"):
-        inner = blocks.iloc[1:-1]  # the furthest ends do not reach what heterogeneous asks for
-        assert (inner.r2_high.max() - inner.r2_low.min() < 0.27) == (rows["heterogeneous"].inner_verdict[name] == NO)
-    prose = tables.results("prose", "05_corpora")["agreement"].query("corpus == 'docs'")
-    on_prose = ledger["other_texts"].query("claim == 'text-same-shape'").set_index("model")
-    for name, pairs in prose.groupby("model"):
-        assert on_prose.value[name] == pytest.approx(pairs.r.min(), abs=1e-3)

@@ -6,24 +6,16 @@ from howlinear.files.tables import Results
 from howlinear.ideas.claims import ledger
 from howlinear.ideas.claims.claim import load_claims
 from howlinear.notebook import prose
-from tests.ideas.test_claims import keep
+from tests.ideas.test_claims import keep, tables_of
 
 CLAIMS = load_claims()
 
 
 def described(folder, models):
     """The prose of notebook 13 on the results in a folder."""
-    found = ledger.evaluate(folder, CLAIMS)
-    moved = ledger.move_thresholds(found, CLAIMS, [0.75, 1.0, 1.5])
-    tables = {
-        "verdicts": found,
-        "other_texts": ledger.evaluate_other_texts(folder, CLAIMS, None),
-        "thresholds": moved,
-        "paper": ledger.paper_numbers(CLAIMS),
-        "claims": ledger.summarise(CLAIMS, found, moved),
-    }
-    settings = {"models": models, "corpora": ["docs"]} | ledger.settings_of_ledger([0.75, 1.0, 1.5])
-    return prose.describe(Results("13_claims", tables, {"settings": settings}))
+    factors = [0.75, 1.0, 1.5]
+    settings = {"models": models, "corpora": ["docs"]} | ledger.settings_of_ledger(factors)
+    return prose.describe(Results("13_claims", tables_of(folder, CLAIMS, factors), {"settings": settings}))
 
 
 def test_without_any_results_nothing_is_judged(tmp_path):
