@@ -94,6 +94,8 @@ def test_left_out_draws_a_line_a_block_the_mean_and_names_those_that_rest_on_tok
     np.testing.assert_allclose(lines[3].get_ydata(), [0.89, 0.79, 0.69])
     assert lines[2].get_linewidth() > lines[1].get_linewidth()  # block 2 rests on tokens
     assert texts(rows.texts) == ["2"]
+    near = pd.DataFrame({"model": "mini-gpt2", "block": range(3)})  # of curves that end at one height
+    assert texts(sinks.left_out(curves("mini-gpt2"), near).axes[0].texts) == ["0, 1, 2"]
     np.testing.assert_allclose(lines[0].get_xdata(), [0, 1, 512])
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
