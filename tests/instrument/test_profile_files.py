@@ -108,9 +108,8 @@ def test_swap_costs_are_a_panel_where_they_were_measured(profile):
         profile.plot(axis, swap=True)
     with pytest.raises(InputError, match="swap='yes'"):
         profile.plot(swap="yes")
-    with pytest.raises(InputError, match="one pair") as error:
+    with pytest.raises(InputError, match="one pair"):
         profile.plot(plt.subplots(1, 2)[1])
-    assert "\n" not in str(error.value)
     plt.close("all")
 
 

@@ -180,9 +180,8 @@ def test_whole_numbers_in_a_family_that_no_table_knows_are_refused_before_anythi
         for name in ("gate_proj", "up_proj", "down_proj"):
             setattr(layer.mlp, name, WeightOnly(getattr(layer.mlp, name)))
     monkeypatch.setattr(type(model), "forward", None)
-    with pytest.raises(InputError, match=r"cannot tell where .* keeps its FFNs") as caught:
+    with pytest.raises(InputError, match=r"cannot tell where .* keeps its FFNs"):
         hl.measure(model, padded(LENGTH, 0)[0])
-    assert "\n" not in str(caught.value)
 
 
 # --- encoder-decoders by both sides

