@@ -167,6 +167,8 @@ def test_affine_map_applies_in_the_dtype_of_its_rows():
 def test_a_map_is_of_numbers_however_they_are_held(held):
     affine = AffineMap(held([[1.0, 2.0], [3.0, 4.0]]), held([0.5, -0.5]))  # (1, 2) W = (7, 10)
     assert affine(torch.tensor([1.0, 2.0])).tolist() == [7.5, 9.5]
+    for whole in (torch.tensor([[1, 2]]), np.array([[1, 2]]), [[1, 2]]):  # as whole numbers 0.5 would be 0
+        assert affine(whole).tolist() == [[7.5, 9.5]]
 
 
 @pytest.mark.usefixtures("unchecked")

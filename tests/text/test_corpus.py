@@ -2,10 +2,7 @@ import hashlib
 from collections import Counter
 from itertools import islice
 
-import datasets
-import pandas as pd
 import pytest
-import torch
 
 from helpers.packed import corpus_of, every_piece, places, texts
 from howlinear.errors import InputError, SourceError
@@ -165,20 +162,6 @@ def test_a_text_file_has_any_name_and_is_split_at_blank_lines(tokenizer, tmp_pat
     assert rows.sha256 == corpus_of([text.strip() for text in texts()], tokenizer).rows(2_000, 16, folds=2).sha256
 
 
-def test_strings_data_sets_and_tables_are_as_a_file_of_the_same_documents(tokenizer, tmp_path):
-    documents = [text.strip() for text in texts()]
-    frame = pd.DataFrame({"number": range(300), "body": documents})
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
-    frame.to_parquet(tmp_path / "t.PARQUET")
-    files = [tmp_path / name for name in ("t.csv", "t.jsonl", "t.PARQUET")]
-    wanted = corpus_of(documents, tokenizer).rows(2_000, 16, folds=2).sha256
-    for table in (frame, datasets.Dataset.from_pandas(frame), *files):
-        assert load_corpus(table, tokenizer, text_column="body").rows(2_000, 16, folds=2).sha256 == wanted
-    for alone in (documents, datasets.Dataset.from_dict({"body": documents})):
-        assert load_corpus(alone, tokenizer).rows(2_000, 16, folds=2).sha256 == wanted
-
-
 def test_in_a_folder_a_file_is_a_document_if_there_are_enough(tokenizer, tmp_path):
     (tmp_path / "deep").mkdir()
     for i, text in enumerate(texts()):
@@ -286,29 +269,6 @@ def test_a_name_of_nothing_is_refused_and_a_text_in_its_place_is_not_said_whole(
     with pytest.raises(SourceError, match=message) as refused:
         load_corpus(name, tokenizer)
     assert len(str(refused.value)) < 250
-
-
-@pytest.mark.parametrize(
-    ("given", "options", "message"),
-    [
-        (3, {}, "3 is no text"),
-        (torch.zeros(2, 3), {}, "a Tensor is no text"),
-        ({"input_ids": [[1]]}, {}, "a dict is no text"),
-        (datasets.DatasetDict(train=datasets.Dataset.from_dict({"text": ["a"]})), {}, "one split of it"),
-        (["one", 2], {}, "place 1 is 2, no string"),
-        ([" ", ""], {}, "2 strings is empty"),
-        (["one"], {"documents": "page"}, "documents='page': use auto, file, blank, line"),
-        (pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "load_corpus\\(text, model, text_column=…\\)"),
-        (pd.DataFrame({"a": ["x"]}), {"text_column": "b"}, "has no column 'b': give one of a"),
-        (pd.DataFrame({"a": [1]}), {}, "column 'a' of the data set holds int at place 0"),
-        (pd.DataFrame(), {}, "the data set is empty"),
-        (["one", "half \ud83d of it"], {}, "at place 1"),
-        ({"train": datasets.Dataset.from_dict({"text": ["a"]})}, {}, "one split of it"),
-    ],
-)
-def test_what_is_no_text_is_refused_in_one_line(tokenizer, given, options, message):
-    with pytest.raises(InputError, match=message):
-        load_corpus(given, tokenizer, **options)
 
 
 @pytest.mark.parametrize("given", [["half \ud83d of it", *texts()], [3, *texts()]])

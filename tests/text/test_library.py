@@ -209,12 +209,6 @@ def test_a_book_without_its_headings_says_what_to_do(folder):
         read_public("puzzles", folder)
 
 
-def test_a_wrong_encoding_in_a_folder_is_named_with_its_line(folder):
-    (folder / "puzzles.txt").write_bytes("1.--A.\n\nIt cost £1.\n".encode("latin-1"))
-    with pytest.raises(SourceError, match=r"puzzles\.txt is not UTF-8 text: line 3 holds byte 0xa3"):
-        read_public("puzzles", folder)
-
-
 # --- data sets
 
 

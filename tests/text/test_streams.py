@@ -66,14 +66,6 @@ def test_a_short_stream_is_read_whole_as_a_list_of_its_texts_is(tokenizer):
         assert list(hl.load_corpus(given, tokenizer).documents) == texts
 
 
-def test_measure_takes_a_stream_of_texts_or_of_token_ids(gpt2, ids):
-    known = datasets.Dataset.from_dict({"input_ids": ids.tolist()}).to_iterable_dataset()
-    unknown = datasets.IterableDataset.from_generator(lambda: ({"input_ids": row} for row in ids.tolist()))
-    expected = pytest.approx(hl.measure(gpt2, ids, blocks=0)[0].r2, abs=1e-9)
-    for tokenised in (known, unknown):  # whose columns are known before a row is read, or are not
-        assert hl.measure(gpt2, tokenised, blocks=0)[0].r2 == expected
-
-
 @pytest.mark.parametrize(
     ("rows", "column", "message"),
     [
