@@ -1,7 +1,6 @@
 """What a wheel brings: installed far from any checkout, all that needs no other file of the project works."""
 
 import os
-import re
 import subprocess
 import sys
 
@@ -40,11 +39,6 @@ def run(tmp_path_factory):
 
 def test_an_embedded_model_is_measured(run):
     assert "perplexity" in run("-m", "howlinear", "measure", "mini-gpt2", "--rows", "4096", "--blocks", "3")
-
-
-def test_the_readmes_lines_of_python_run(run):
-    (example,) = re.findall(r"```python\n(.*?)```", (paths.ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert "→" in run("-c", example.replace("rows=20_000", "rows=4_096"))
 
 
 def test_results_on_record_come_with_it(run):

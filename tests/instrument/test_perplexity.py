@@ -68,6 +68,36 @@ def test_equals_transformers_own_loss(name, ids):
     assert perplexity(model, ids) == pytest.approx(pooled.exp().item(), rel=1e-5)
 
 
+CPMANT = {"dim_head": 16, "dim_ff": 48, "prompt_types": 4, "prompt_length": 4, "segment_types": 4}
+NO_NEXT_TOKEN = {
+    "an encoder": lambda: small("bert"),
+    "a body without a head": lambda: tiny("mini-gpt2").base_model,
+    "a classifier": lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SIZES)),
+    "sees both sides": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, is_causal=False)),
+    "no decoder": lambda: transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**SIZES)),
+    "sees a prompt": lambda: transformers.CpmAntForCausalLM(transformers.CpmAntConfig(**SIZES, **CPMANT)),
+    "predicts its own place": lambda: transformers.XLNetLMHeadModel(
+        transformers.XLNetConfig(vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=2, d_inner=48)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_NEXT_TOKEN)
+def test_what_predicts_no_next_token_is_measured_without_a_perplexity(kind, ids, tokenizer):
+    model, ids = NO_NEXT_TOKEN[kind]().eval(), ids % 60
+    if kind not in ("sees a prompt", "predicts its own place"):  # whose places are no rows of the text
+        assert hl.measure(model, ids).to_dict()["perplexity"] is None
+    for call in (
+        lambda: hl.perplexity(model, ids),
+        lambda: hl.losses(model, ids),
+        lambda: hl.swap_costs(model, {0: torch.negative}, ids),
+        lambda: hl.compress(model, ids, max_dppl=1.0),
+        lambda: hl.accuracy(model, [{"question": "q", "choices": ["x", "y"], "answer": 0}], tokenizer),
+    ):
+        with pytest.raises(InputError, match="predicts no next token|cannot be measured"):
+            call()
+
+
 def test_a_loss_that_is_not_finite_names_the_sequence(gpt2, ids):
     ids[ids == 7] = 8
     ids[17, 3] = 7

@@ -121,11 +121,9 @@ def test_of_every_family_nothing_before_a_swapped_layer_is_computed_for_the_swap
 
 
 def test_what_has_no_cost_is_refused(gpt2, ids):
-    """No such block, no next token that is predicted, and a swap or a model that overflows."""
+    """No such block, and a swap or a model that overflows."""
     with pytest.raises(InputError, match="no block"):
         swap_losses(gpt2, {"first": (BLOCKS, torch.negative)}, held_out(ids))
-    with pytest.raises(InputError, match="predicts no next token"):
-        swap_costs(gpt2.transformer, {1: torch.negative}, ids)
     with pytest.raises(InputError, match="the loss of sequence 0 is not finite"):
         swap_costs(gpt2, {1: lambda x: x * float("inf")}, ids)
     with torch.no_grad():

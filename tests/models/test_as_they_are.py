@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
-    BertGenerationConfig,
-    BertGenerationDecoder,
     ConvNextConfig,
     ConvNextModel,
     FSMTConfig,
@@ -103,19 +101,6 @@ def test_weights_of_two_blocks_are_not_made_smaller_in_one():
     model.model.layers[1].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
     with pytest.raises(InputError, match=r"block 1: .* it is block 0's as well"):
         hl.compress(model, IDS, max_parameters=0.8)
-
-
-@pytest.mark.parametrize("kind", [
-    lambda: llama(is_causal=False),
-    lambda: BertGenerationDecoder(BertGenerationConfig(**SIZES, num_attention_heads=4)).eval(),
-])  # fmt: skip
-def test_a_model_that_sees_what_comes_has_no_perplexity(kind):
-    model = kind()
-    assert hl.measure(model, IDS).perplexity is None
-    with pytest.raises(InputError, match="predicts no next token"):
-        hl.perplexity(model, IDS)
-    with pytest.raises(InputError, match="predicts no next token"):
-        hl.compress(model, IDS, max_dppl=1.0)
 
 
 def test_rows_that_cannot_be_told_apart_and_blocks_without_one_width_are_refused():

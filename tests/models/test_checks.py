@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,7 +54,11 @@ def test_a_model_whose_name_is_no_string_is_measured(ids, name):
 @every_call
 def test_a_wrapped_model_is_what_it_wraps(gpt2, ids, name):
     expected = CALLS[name](gpt2, ids)
-    for wrapped in (nn.DataParallel(gpt2), torch.compile(gpt2, backend="eager")):
+    for wrapped in (
+        nn.DataParallel(nn.DataParallel(gpt2)),
+        torch.compile(nn.DataParallel(gpt2), backend="eager"),
+        nn.DataParallel(torch.compile(gpt2, backend="eager")),
+    ):
         assert CALLS[name](wrapped, ids) == expected
 
 
@@ -80,10 +85,25 @@ class Adapter(nn.Module):
         """As a model of peft has it."""
 
 
+class Holder(nn.Module):
+    """As Lightning, sentence-transformers or a value head hold a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.backbone = model
+
+
 @pytest.mark.parametrize(
-    ("given", "message"), [(Adapter(), r"model = model\.merge_and_unload\(\)"), (nn.Linear(3, 3), "a Linear is no")]
+    ("bring", "message"),
+    [
+        (lambda model: Adapter(), r"model = model\.merge_and_unload\(\)"),
+        (lambda model: nn.Linear(3, 3), "a Linear is no"),
+        (Holder, r"a Holder .* a GPT2LMHeadModel: .*get_submodule\('backbone'\)"),
+        (lambda model: SimpleNamespace(model=model), r"holds one, a GPT2LMHeadModel: give its \.model"),  # a pipeline
+    ],
 )
-def test_what_is_no_model_is_refused_by_its_type(ids, given, message):
+def test_what_is_no_model_is_refused_by_its_type(gpt2, ids, bring, message):
+    given = bring(gpt2)
     for call in (unwrapped, hl.load_model, *(lambda model, call=call: call(model, ids) for call in CALLS.values())):
         with pytest.raises(InputError, match=message):
             call(given)

@@ -1,26 +1,10 @@
 """A text that moves through a model layer by layer has the streams of an ordinary pass."""
 
-import pytest
 import torch
 
-from helpers.captures import streams_behind
-from helpers.families import FAMILIES, reads, small
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import layers_of, streams_hooked
 from howlinear.models.layerwise import Layerwise
-from howlinear.models.units import LAYERS
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
-def test_streams_are_those_of_an_ordinary_pass_whatever_the_batches(name):
-    model, ids = small(name), reads(name, n=7)["input_ids"]
-    expected = streams_behind(model, ids)
-    text = Layerwise(model, ids.split([3, 3, 1]))
-    assert len(text.layers) == len(expected)
-    for number, site in enumerate(sites(model)):
-        assert site.block == number == text.passed
-        text.advance()
-        torch.testing.assert_close(torch.cat(text.streams), expected[number], rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_or_a_stream_that_changes_on_the_way_is_seen_by_the_next(model, ids):

@@ -1,6 +1,5 @@
 """Padded text and images as their tokenizers and processors return them."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +8,10 @@ import torch
 from transformers import BatchEncoding
 
 from helpers.families import PADDING, reads, small
-from helpers.nearly import assert_same_tree
 from howlinear.errors import InputError
 from howlinear.instrument import stopping
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
-from howlinear.instrument.perplexity import perplexity
 from howlinear.text.rows import ModelInputs, RowsOnRecord, TokenRows, batch_of, check, draw, tokens_of
 
 
@@ -40,16 +37,6 @@ def test_equal_sequences_are_one_document_on_one_side():
     # what differs in another input is another document
     other = ModelInputs.of({"input_ids": ids[:1].repeat(8, 1), "pixel_values": torch.arange(8).bfloat16()})
     assert other.test.tolist() == [False, False, False, True] * 2
-
-
-def test_an_encoder_has_no_perplexity(padded):
-    model = small("bert")
-    profile = measure(model, padded)
-    assert profile.perplexity is None
-    assert json.loads(json.dumps(profile.to_dict(), allow_nan=False))["perplexity"] is None
-    with pytest.raises(InputError, match="BertForMaskedLM predicts no next token, so it has no perplexity"):
-        perplexity(model, padded)
-    assert_same_tree(measure(model.base_model, padded).to_dict()["blocks"], profile.to_dict()["blocks"], 1e-6)
 
 
 def test_images_are_measured_patch_by_patch():
