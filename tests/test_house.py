@@ -110,8 +110,9 @@ def test_the_embedded_models_are_small_safe_and_carry_their_card():
     assert [folder.name for folder in folders] == ["mini-gpt2", "mini-llama", "mini-pythia", "mini-sink"]
     for folder in folders:
         assert (folder / "model.safetensors").stat().st_size <= 8_000_000
-        assert {"README.md", "tokenizer.json", "trajectory.json"} <= {path.name for path in folder.iterdir()}
-        assert not [path for path in folder.iterdir() if path.suffix in {".bin", ".pt", ".pth"}]
+        names = {path.name for path in folder.iterdir()}
+        assert {"README.md", "SHA256SUMS", "tokenizer.json", "trajectory.json"} <= names
+        assert not [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
 
 
 def test_the_readme_example_runs(monkeypatch):

@@ -79,18 +79,13 @@ def called(tree):
             yield ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
 
 
-RUNS_CODE = {"eval", "exec", "os.system", "os.popen", "yaml.load", "pickle.load", "pickle.loads"}
-
-
-def test_the_package_loads_no_pickle_and_starts_no_shell():
+def test_the_package_loads_weights_alone_and_no_remote_code():
+    """What else can run code, pickles, shells and `eval`, ruff refuses (S)."""
     for path in SOURCES:
         for name, keywords in called(ast.parse(path.read_text(encoding="utf-8"))):
-            said, last = f"{path}: {name}", name.split(".")[-1]
-            assert name not in RUNS_CODE, said
-            assert "shell" not in keywords, said
-            assert name != "torch.load" or keywords.get("weights_only") == "True", said
-            own = last != "from_pretrained" or "TokenizerFast" in name
-            assert own or keywords.get("trust_remote_code") == "False", said
+            assert name != "torch.load" or keywords.get("weights_only") == "True", path
+            own = name.split(".")[-1] != "from_pretrained" or "TokenizerFast" in name
+            assert own or keywords.get("trust_remote_code") == "False", f"{path}: {name}"
 
 
 # --- the shell and the pipeline
@@ -243,9 +238,3 @@ def test_parameters_of_their_types_arrive():
     assert path == paths.scratch("minis") / "notebooks" / "00_tiny.ipynb"
     outputs = [output["text"] for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
     assert outputs == [["(4, 1.0, [3, 4], [1.0], 5, 1.0, 7, [8, 'a'])\n"]]
-
-
-def test_the_embedded_models_are_what_they_were_shipped_as():
-    for folder in paths.MODELS.glob("mini-*"):
-        assert "model.safetensors" in (folder / "SHA256SUMS").read_text()
-        hl.load_model(folder)

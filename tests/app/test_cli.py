@@ -120,15 +120,6 @@ def test_numbers_are_shown_before_a_file_that_cannot_be_written(howlinear, monke
     assert "block" in out
 
 
-def run_without_torch(*words):
-    """The command in a process that cannot import torch and transformers."""
-    absent = {"torch": None, "transformers": None}  # to import them fails
-    words = ["howlinear", *map(str, words)]
-    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.app.cli import main; main()"
-    environment = os.environ | {"COLUMNS": "200"}
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-
-
 def test_measure_writes_the_documented_json_and_a_table(done, text, tmp_path):
     target = tmp_path / "out.json"
     options = ("--corpus", text, "--rows", 4096, "--blocks", "0,3", "--json", target)
@@ -624,23 +615,20 @@ def test_parameters_of_a_notebook_are_name_and_value(howlinear, monkeypatch, tmp
     assert out == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb\n"
 
 
-@pytest.mark.long
-def test_the_list_has_every_notebook_with_its_parameters_and_takes_no_torch():
-    ran = run_without_torch("notebook", "--list")
-    assert ran.returncode == 0, ran.stderr
+def test_the_list_has_every_notebook_with_its_parameters(done):
+    listed = done("notebook", "--list")
     for path in paths.NOTEBOOKS.glob("[0-9]*.py"):
         notebook = path.read_text()
-        assert path.stem in ran.stdout
-        assert re.search(r"^# # \d\d · (.*)$", notebook, re.MULTILINE).group(1) in ran.stdout
-    assert "counts = [0, 1, 2, 4, 8, 16, 32]" in ran.stdout
-    assert "how many of the loudest features, or directions, to leave out" in ran.stdout
-    assert ran.stdout.count("profile = 'minis'") == len(list(paths.NOTEBOOKS.glob("[0-9]*.py")))
+        assert path.stem in listed
+        assert re.search(r"^# # \d\d · (.*)$", notebook, re.MULTILINE).group(1) in listed
+    assert "counts = [0, 1, 2, 4, 8, 16, 32]" in listed
+    assert listed.count("profile = 'minis'") == len(list(paths.NOTEBOOKS.glob("[0-9]*.py")))
 
 
-def test_one_notebook_may_be_listed_and_one_must_be_named(howlinear, refused):
-    code, out, _ = howlinear("notebook", "04_rank", "--list")
-    assert (code, out.count("profile =")) == (0, 1)
-    assert "gap = 0.25" in out
+def test_one_notebook_may_be_listed_and_one_must_be_named(done, refused):
+    listed = done("notebook", "04_rank", "--list")
+    assert listed.count("profile =") == 1
+    assert "gap = 0.25" in listed
     refused("which notebook? 00_by_hand, 01_capture, 02_ceilings", "notebook")
 
 
