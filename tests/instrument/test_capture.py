@@ -7,18 +7,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import howlinear as hl
 from conftest import BLOCKS, WIDTH, logits, tiny
 from helpers.unit_rows import hush
 from howlinear.core import moments
-from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.instrument import massive
 from howlinear.instrument.capture import Collector, capture, describe, hooked
-from howlinear.instrument.measure import measure
-from howlinear.instrument.perplexity import losses
 from howlinear.instrument.profile import solve
 from howlinear.instrument.store import block_tensors
-from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import stack_of
 from howlinear.text.rows import TokenRows, batches, draw
 
@@ -36,7 +32,7 @@ def test_rows_are_bit_for_bit_what_the_model_computes(model, rows):
     """As hooks of torch see them in passes with the head, of the same batches."""
     captured, in_order = whole(model, rows), batches(rows, 16)
     back = torch.cat(in_order).argsort()
-    for site in sites(model):
+    for site in hl.sites(model):
         seen = []
         with site.input.register_forward_hook(lambda _, args, output, seen=seen: seen.append((args[0], output))):
             for batch in in_order:
@@ -49,7 +45,7 @@ def test_rows_are_bit_for_bit_what_the_model_computes(model, rows):
 def test_logits_are_the_same_before_during_and_after(model, rows):
     before = logits(model, rows.ids)
     passes = []
-    with hooked(sites(model), lambda site, x, y: passes.append((site.block, x.shape, y.shape))):
+    with hooked(hl.sites(model), lambda site, x, y: passes.append((site.block, x.shape, y.shape))):
         assert torch.equal(logits(model, rows.ids), before)
     shape = (*rows.ids.shape, WIDTH)
     assert passes == [(block, shape, shape) for block in range(BLOCKS)]
@@ -63,7 +59,7 @@ def test_logits_are_the_same_before_during_and_after(model, rows):
 @pytest.mark.parametrize("kind", ["ffn", "attention", "layer"])
 def test_a_block_that_writes_over_its_input_is_measured_on_what_it_was_given(kind, rows, monkeypatch):
     model = tiny("mini-gpt2")
-    (site,) = sites(model, [1], kind)
+    (site,) = hl.sites(model, [1], kind)
     forward = site.input.forward
     seen = []
     for clamp in (torch.clamp, torch.clamp_):  # a copy is clamped, or what was given
@@ -130,9 +126,9 @@ def test_a_sample_of_one_fold_has_none_to_leave_out(gpt2, rows, test, side):
     block = capture(gpt2, rows, 0, sample=100)[0]
     assert block.rows_in_folds() is block.sample
     one = torch.where(block.sample.test == test, 0, block.sample.fold)
-    with pytest.raises(InputError, match=f"the sample's {side} rows need two document folds"):
+    with pytest.raises(hl.InputError, match=f"the sample's {side} rows need two document folds"):
         replace(block, sample=replace(block.sample, fold=one)).rows_in_folds()
-    with pytest.raises(InputError, match="none were sampled: capture with sample=4096"):
+    with pytest.raises(hl.InputError, match="none were sampled: capture with sample=4096"):
         replace(block, sample=None).rows_in_folds()
 
 
@@ -150,7 +146,7 @@ def test_layers_behind_the_last_chosen_block_do_not_run(model, rows):
     assert passes[0] == passes[1] > 0
     assert not any(passes[2:])
     assert hooks(model) == BLOCKS
-    losses(model, rows.ids)  # and the model is whole again
+    hl.losses(model, rows.ids)  # and the model is whole again
     assert passes[-1] > 0
 
 
@@ -177,10 +173,10 @@ def test_what_is_captured_goes_on_as_any_tensors(gpt2, rows):
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_a_weight_that_is_not_a_number_is_found_in_its_block(gpt2, rows, block):
     with torch.no_grad():
-        next(sites(gpt2)[block].output.parameters()).view(-1)[5] = float("nan")
-    name = sites(gpt2)[block].name.replace(".", r"\.")
+        next(hl.sites(gpt2)[block].output.parameters()).view(-1)[5] = float("nan")
+    name = hl.sites(gpt2)[block].name.replace(".", r"\.")
     with pytest.raises(
-        InputError, match=rf"NaN or infinity .* at block {block} \({name}\), in the batch of sequences \[0, "
+        hl.InputError, match=rf"NaN or infinity .* at block {block} \({name}\), in the batch of sequences \[0, "
     ):
         capture(gpt2, rows)
     assert hooks(gpt2) == 0
@@ -197,7 +193,7 @@ def elsewhere(monkeypatch):
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_what_is_not_finite_on_a_device_is_found_in_the_end(gpt2, rows, monkeypatch, block, value):
     """One number of one held-out batch; the blocks before, and other folds, are as they were."""
-    late, update, seen = int((rows.test & (rows.fold == 1)).nonzero()[0]), Moments.update, []
+    late, update, seen = int((rows.test & (rows.fold == 1)).nonzero()[0]), hl.Moments.update, []
 
     def spoilt(self, x, y=None):
         if y is None:  # outputs alone
@@ -208,10 +204,10 @@ def test_what_is_not_finite_on_a_device_is_found_in_the_end(gpt2, rows, monkeypa
             y[3, 2] = value
         return update(self, x, y)
 
-    monkeypatch.setattr(Moments, "update", spoilt)
-    name = sites(gpt2)[block].name
+    monkeypatch.setattr(hl.Moments, "update", spoilt)
+    name = hl.sites(gpt2)[block].name
     said = rf"NaN or infinity among the rows at block {block} \({re.escape(name)}\), in the batch of sequences \[{late}"
-    with pytest.raises(InputError, match=rf"{said}[, 0-9]*\]: this model overflows on this text in torch\.float32"):
+    with pytest.raises(hl.InputError, match=rf"{said}[, 0-9]*\]: this model overflows on this text in torch\.float32"):
         capture(gpt2, rows)
     assert len(seen) == 6 * BLOCKS
     assert hooks(gpt2) == 0
@@ -231,7 +227,7 @@ def test_a_capture_on_a_device_is_that_on_a_cpu(gpt2, rows, monkeypatch):
 @pytest.mark.parametrize("held_out", [False, True])
 def test_a_side_without_sequences_is_refused(gpt2, ids, held_out):
     rows = TokenRows(ids, torch.full((24,), held_out), torch.zeros(24, dtype=torch.long))
-    with pytest.raises(InputError, match=r"held out|to fit on"):
+    with pytest.raises(hl.InputError, match=r"held out|to fit on"):
         capture(gpt2, rows)
 
 
@@ -262,10 +258,10 @@ def test_statistics_of_inputs_are_those_of_the_rows(model, rows):
 
 
 def test_statistics_need_rows_at_position_zero(gpt2, rows):
-    with pytest.raises(InputError, match="none were sampled"):
+    with pytest.raises(hl.InputError, match="none were sampled"):
         describe(capture(gpt2, rows)[0])
     seed = next(s for s in range(50) if (capture(gpt2, rows, [0], 3, s)[0].sample.position > 0).all())
-    with pytest.raises(InputError, match="no sampled row is at position 0"):
+    with pytest.raises(hl.InputError, match="no sampled row is at position 0"):
         describe(capture(gpt2, rows, [0], 3, seed)[0])
 
 
@@ -275,10 +271,10 @@ def test_statistics_need_rows_at_position_zero(gpt2, rows):
 @pytest.mark.parametrize("bias", [0.0, 0.7])
 def test_a_block_without_an_output_matrix_does_not_vary(model, rows, bias):
     """Whatever vector it writes; and it is such blocks that have no R²_lin."""
-    hush(sites(model)[1].ffn, bias=bias)
+    hush(hl.sites(model)[1].ffn, bias=bias)
     captured = capture(model, rows)
     assert [block.varies for block in captured.values()] == [True, False, True]
-    assert [block for block, ceiling in measure(model, rows).items() if np.isnan(ceiling.r2)] == [1]
+    assert [block for block, ceiling in hl.measure(model, rows).items() if np.isnan(ceiling.r2)] == [1]
 
 
 def test_a_block_varies_if_it_does_on_both_sides_whatever_fold_is_left_out(gpt2, rows):
@@ -287,7 +283,7 @@ def test_a_block_varies_if_it_does_on_both_sides_whatever_fold_is_left_out(gpt2,
     assert captured.varies
     for side in ("train", "test"):
         one, other, _ = getattr(captured, side)
-        silent = Moments(WIDTH, WIDTH).update(torch.randn(99, WIDTH), torch.ones(99, WIDTH))
+        silent = hl.Moments(WIDTH, WIDTH).update(torch.randn(99, WIDTH), torch.ones(99, WIDTH))
         in_one, in_two = (replace(captured, **{side: folds}) for folds in ([one, silent, silent], [one, other, silent]))
         assert not replace(captured, **{side: [silent]}).varies
         assert not in_one.varies
@@ -298,8 +294,8 @@ def test_a_block_varies_if_it_does_on_both_sides_whatever_fold_is_left_out(gpt2,
 
 def test_a_model_on_mps_is_refused(gpt2, rows, monkeypatch):
     monkeypatch.setattr(type(gpt2), "device", torch.device("mps"))
-    with pytest.raises(InputError, match="float64"):
-        measure(gpt2, rows)
+    with pytest.raises(hl.InputError, match="float64"):
+        hl.measure(gpt2, rows)
 
 
 class Waits(TorchDispatchMode):

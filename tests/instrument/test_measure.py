@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+import howlinear as hl
 from conftest import BLOCKS, WIDTH
 from helpers.made_up import ceiling_of, made_up_profile, within
 from helpers.nearly import assert_same_profile
@@ -17,14 +18,6 @@ from howlinear.app.console import headline, profile_columns
 from howlinear.app.measurement import Measurement
 from howlinear.core.token_split import split
 from howlinear.errors import InputError, LossError
-from howlinear.instrument.capture import capture
-from howlinear.instrument.measure import measure
-from howlinear.instrument.perplexity import perplexity
-from howlinear.instrument.profile import compare
-from howlinear.instrument.profile_files import load_profile
-from howlinear.models.swap import swap
-from howlinear.text.corpus import Corpus
-from howlinear.text.rows import ModelInputs, TokenRows
 from tests.core.test_token_split import sums_of
 
 COLUMNS = [
@@ -37,14 +30,14 @@ COLUMNS = [
 @pytest.fixture
 def toy(tokenizer):
     """A corpus of short documents."""
-    return Corpus("toy", tokenizer, lambda seed: [f"{seed} document {i} " * (1 + i % 5) for i in range(2_000)])
+    return hl.Corpus("toy", tokenizer, lambda seed: [f"{seed} document {i} " * (1 + i % 5) for i in range(2_000)])
 
 
 def test_every_block_equals_least_squares_on_its_rows(model, rows):
-    profile = measure(model, rows)
+    profile = hl.measure(model, rows)
     assert list(profile) == list(range(BLOCKS))
     assert len(profile) == BLOCKS
-    for block, found in capture(model, rows, sample=rows.ids.numel()).items():
+    for block, found in hl.capture(model, rows, sample=rows.ids.numel()).items():
         kept = found.sample
         train, test = ((kept.x[side], kept.y[side]) for side in (~kept.test, kept.test))
         weight, bias, rank = least_squares(*train)
@@ -57,18 +50,18 @@ def test_every_block_equals_least_squares_on_its_rows(model, rows):
         assert profile.effective_ranks[block] == pytest.approx(expected, rel=1e-9)
         assert (profile[block].rows_train, profile[block].rows_test) == (18 * 32, 6 * 32)
         assert profile[block].r2_low < profile[block].r2 < profile[block].r2_high
-    assert profile.perplexity == pytest.approx(perplexity(model, rows), rel=1e-6)  # batches of other sizes
+    assert profile.perplexity == pytest.approx(hl.perplexity(model, rows), rel=1e-6)  # batches of other sizes
 
 
 def test_a_corpus_is_packed_by_rows_length_and_seed(gpt2, toy):
     gpt2.resize_token_embeddings(300)
-    profile = measure(gpt2, toy, rows=1_024, seq_len=32, seed=5)
-    assert_same_profile(profile, measure(gpt2, toy.rows(1_024, 32, 5)))
-    assert profile.to_dict()["sha256"] != measure(gpt2, toy, rows=1_024, seq_len=32, seed=6).to_dict()["sha256"]
+    profile = hl.measure(gpt2, toy, rows=1_024, seq_len=32, seed=5)
+    assert_same_profile(profile, hl.measure(gpt2, toy.rows(1_024, 32, 5)))
+    assert profile.to_dict()["sha256"] != hl.measure(gpt2, toy, rows=1_024, seq_len=32, seed=6).to_dict()["sha256"]
 
 
 def test_frame_and_json_hold_the_same_finite_numbers(gpt2, rows):
-    profile = measure(gpt2, rows)
+    profile = hl.measure(gpt2, rows)
     frame, content = profile.to_frame(), json.loads(json.dumps(profile.to_dict(), allow_nan=False))
     assert list(frame.columns) == ["model", "corpus", "site", *COLUMNS]
     assert content["blocks"] == frame[COLUMNS].to_dict("records")
@@ -83,36 +76,36 @@ def test_frame_and_json_hold_the_same_finite_numbers(gpt2, rows):
 
 
 def test_a_bar_is_shown_to_who_asks_for_it(gpt2, rows, capsys):
-    measure(gpt2, rows)
+    hl.measure(gpt2, rows)
     assert capsys.readouterr().err == ""
-    measure(gpt2, rows, progress=True)
+    hl.measure(gpt2, rows, progress=True)
     assert "capture: 100%" in capsys.readouterr().err
 
 
 def test_too_few_rows_name_the_block(gpt2, ids):
     with pytest.raises(InputError, match=r"block 0: .* train rows for 32 inputs"):
-        measure(gpt2, ids[:8, :4])
+        hl.measure(gpt2, ids[:8, :4])
 
 
 def test_a_block_that_writes_a_constant_leaves_the_others_measured(gpt2, rows, tmp_path):
     def constant(x):
         return torch.full_like(x, 0.1)
 
-    with swap(gpt2, {2: constant}):
-        profile = measure(gpt2, rows, swap=True, tokens=True)
-        whole = [profile, measure(gpt2, rows, layerwise=True), measure(gpt2, rows, tolerance=0.9)]
+    with hl.swap(gpt2, {2: constant}):
+        profile = hl.measure(gpt2, rows, swap=True, tokens=True)
+        whole = [profile, hl.measure(gpt2, rows, layerwise=True), hl.measure(gpt2, rows, tolerance=0.9)]
     for found in whole:
         assert [block for block in found if math.isnan(found[block].r2)] == [2]
         assert "block 2 is constant" in found.outlook
-        assert found[0].r2 == pytest.approx(measure(gpt2, rows)[0].r2, abs=1e-9)
+        assert found[0].r2 == pytest.approx(hl.measure(gpt2, rows)[0].r2, abs=1e-9)
     x = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(profile[2].map(x), constant(x))  # the map is what the block writes
     for file in ("profile.json", "profile.safetensors"):
         profile.save(tmp_path / file)
-        read = load_profile(tmp_path / file)
+        read = hl.load_profile(tmp_path / file)
         assert [block for block in read if math.isnan(read[block].r2)] == [2]
         pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame())
-    table = compare(profile, replace(profile, solved={**profile.solved, 0: profile.solved[1]}))
+    table = hl.compare(profile, replace(profile, solved={**profile.solved, 0: profile.solved[1]}))
     assert table["difference"].isna().tolist() == table["differs"].isna().tolist() == [False, False, True]
     assert table[table["differs"]]["block"].tolist() == [0]
     measured = Measurement("gpt2", profile, swap=True)
@@ -121,8 +114,11 @@ def test_a_block_that_writes_a_constant_leaves_the_others_measured(gpt2, rows, t
     assert all("–" in text and "nan" not in text for text in pages)
     assert "nan" not in repr(profile)
     profile.plot()
-    with swap(gpt2, {2: constant}), pytest.raises(InputError, match="block 2: the outputs are constant over 192 rows"):
-        measure(gpt2, rows, blocks=[2])
+    with (
+        hl.swap(gpt2, {2: constant}),
+        pytest.raises(InputError, match="block 2: the outputs are constant over 192 rows"),
+    ):
+        hl.measure(gpt2, rows, blocks=[2])
 
 
 @pytest.mark.parametrize(
@@ -178,20 +174,20 @@ def test_a_missing_limit_is_null_in_json_and_keeps_the_others():
 
 
 def test_without_document_folds_nothing_is_said_of_more_rows(gpt2, ids):
-    two_folds = TokenRows.from_ids(ids, folds=1)
-    profile = measure(gpt2, two_folds)
+    two_folds = hl.TokenRows.from_ids(ids, folds=1)
+    profile = hl.measure(gpt2, two_folds)
     assert "without document folds there is no telling" in profile.outlook
     assert "None" not in profile._repr_html_()
-    with_folds = measure(gpt2, ids)
+    with_folds = hl.measure(gpt2, ids)
     for table, usual in (
         (profile.to_frame(), with_folds.to_frame()),
-        (compare(profile, with_folds), compare(with_folds, with_folds)),
+        (hl.compare(profile, with_folds), hl.compare(with_folds, with_folds)),
     ):
         assert table.dtypes.to_dict() == usual.dtypes.to_dict()
 
 
 def test_a_profile_shows_itself_in_a_short_line_and_as_a_table_without_tensors(gpt2, rows):
-    profile = replace(measure(gpt2, rows), model="<b>mine</b>")
+    profile = replace(hl.measure(gpt2, rows), model="<b>mine</b>")
     for shown in (repr(profile), repr(profile[0])):
         assert "tensor" not in shown
         assert len(shown.splitlines()) == 1
@@ -203,9 +199,9 @@ def test_a_profile_shows_itself_in_a_short_line_and_as_a_table_without_tensors(g
 
 
 def test_a_split_by_token_adds_up_and_is_kept_in_files(model, rows, tmp_path):
-    profile = measure(model, rows, tokens=True)
+    profile = hl.measure(model, rows, tokens=True)
     frame = profile.to_frame()
-    assert_same_profile(replace(profile, tokens=None), measure(model, rows))
+    assert_same_profile(replace(profile, tokens=None), hl.measure(model, rows))
     # the first block of a model with parallel attention and without position embeddings reads the token alone
     rest = 1 - frame["token_share"]
     decided = rest.abs() < 1e-9
@@ -216,7 +212,7 @@ def test_a_split_by_token_adds_up_and_is_kept_in_files(model, rows, tmp_path):
     known = parts.notna()
     assert known.any()
     np.testing.assert_allclose(parts[known], frame["r2"][known], atol=1e-9)
-    for block, of_block in capture(model, rows, sample=rows.count).items():
+    for block, of_block in hl.capture(model, rows, sample=rows.count).items():
         kept = of_block.rows()
         side = kept.test
         sums = sums_of(kept.token[side], kept.fold[side], kept.x[side], kept.y[side])
@@ -231,43 +227,43 @@ def test_a_split_by_token_adds_up_and_is_kept_in_files(model, rows, tmp_path):
     names = [f"{name}{end}" for name in ("token_share", "r2_between", "r2_within") for end in ("", "_low", "_high")]
     for suffix in (".json", ".safetensors"):
         profile.save(tmp_path / f"profile{suffix}")
-        read = load_profile(tmp_path / f"profile{suffix}").to_frame()
+        read = hl.load_profile(tmp_path / f"profile{suffix}").to_frame()
         np.testing.assert_allclose(read[names], frame[names])
-    assert "token_share" not in measure(model, rows).to_frame()
+    assert "token_share" not in hl.measure(model, rows).to_frame()
 
 
 def test_rows_without_token_ids_have_no_split(gpt2, rows):
     embedded = gpt2.get_input_embeddings()(rows.ids).detach()
-    inputs = ModelInputs({"inputs_embeds": embedded}, rows.test, rows.fold)
+    inputs = hl.ModelInputs({"inputs_embeds": embedded}, rows.test, rows.fold)
     with pytest.raises(InputError, match="no token ids"):
-        measure(gpt2, inputs, tokens=True)
+        hl.measure(gpt2, inputs, tokens=True)
 
 
 def test_padding_is_no_token_of_a_split(gpt2, ids):
     padded = torch.cat([ids, torch.zeros(24, 3, dtype=torch.long)], 1)
     mask = torch.ones_like(padded)
     mask[:, -3:] = 0
-    with_padding = measure(gpt2, {"input_ids": padded, "attention_mask": mask}, tokens=True)
-    without = measure(gpt2, {"input_ids": ids}, tokens=True)
+    with_padding = hl.measure(gpt2, {"input_ids": padded, "attention_mask": mask}, tokens=True)
+    without = hl.measure(gpt2, {"input_ids": ids}, tokens=True)
     for block, found in without.tokens.items():
         assert with_padding.tokens[block].token_share.value == pytest.approx(found.token_share.value, abs=1e-5)
 
 
 def test_costs_of_no_block_have_their_columns_too(gpt2, ids):
     """As of an encoder, which has no perplexity to lose: notebooks show the same tables of it."""
-    frame = replace(measure(gpt2, ids), costs={}).to_frame()
+    frame = replace(hl.measure(gpt2, ids), costs={}).to_frame()
     assert frame[["dppl", "dppl_low", "dppl_high"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize("layerwise", [False, True])
 def test_losses_that_are_not_finite_cost_no_profile_its_r2(gpt2, rows, layerwise):
     """A head of NaN, and one whose perplexity overflows: R² needs no head."""
-    expected = measure(gpt2, rows)
+    expected = hl.measure(gpt2, rows)
     head = gpt2.lm_head.weight.detach().clone()
     for scale in (math.nan, 1e6):
         gpt2.lm_head.weight = torch.nn.Parameter(head * scale)
         with pytest.warns(UserWarning, match="R²_lin is measured without perplexity: ") as warned:
-            found = measure(gpt2, rows, swap=True, layerwise=layerwise)
+            found = hl.measure(gpt2, rows, swap=True, layerwise=layerwise)
         assert len(warned) == 1
         assert (found.perplexity, found.costs) == (None, None)
         assert [found[block].r2 for block in found] == [expected[block].r2 for block in expected]
@@ -275,12 +271,12 @@ def test_losses_that_are_not_finite_cost_no_profile_its_r2(gpt2, rows, layerwise
 
 
 def test_swaps_that_overflow_leave_a_profile_its_perplexity(gpt2, rows, monkeypatch):
-    expected = measure(gpt2, rows)
+    expected = hl.measure(gpt2, rows)
 
     def overflow(*_, **__):
         raise LossError("the loss of sequence 0 is not finite")
 
     monkeypatch.setattr("howlinear.instrument.measure.swap_costs", overflow)
     with pytest.warns(UserWarning, match="R²_lin is measured without costs of swaps: the loss of sequence 0"):
-        found = measure(gpt2, rows, swap=True)
+        found = hl.measure(gpt2, rows, swap=True)
     assert (found.perplexity, found.costs) == (expected.perplexity, None)

@@ -11,9 +11,7 @@ from conftest import FAMILIES as OURS
 from conftest import VOCABULARY, WIDTH, tiny
 from helpers.families import FAMILIES, reads, small
 from helpers.reference import half_width
-from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
-from howlinear.errors import InputError
 from howlinear.instrument.perplexity import (
     HeldOutLosses,
     change,
@@ -24,10 +22,8 @@ from howlinear.instrument.perplexity import (
     ratio_of,
     targets_of,
 )
-from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.forward import logits
 from howlinear.models.load import is_causal
-from howlinear.models.swap import swap
 from howlinear.text.rows import ModelInputs, TokenRows, batch_of, batches
 
 
@@ -94,7 +90,7 @@ def test_what_predicts_no_next_token_is_measured_without_a_perplexity(kind, ids,
         lambda: hl.compress(model, ids, max_dppl=1.0),
         lambda: hl.accuracy(model, [{"question": "q", "choices": ["x", "y"], "answer": 0}], tokenizer),
     ):
-        with pytest.raises(InputError, match=r"predicts no next token|cannot be measured"):
+        with pytest.raises(hl.InputError, match=r"predicts no next token|cannot be measured"):
             call()
 
 
@@ -106,7 +102,7 @@ def test_a_loss_that_is_not_finite_names_the_sequence(gpt2, ids):
         gpt2.lm_head.weight = torch.nn.Parameter(gpt2.transformer.wte.weight.detach().clone())
         gpt2.lm_head.weight[7] = 0
     with pytest.raises(
-        InputError, match="the loss of sequence 17 is not finite: the weights or a swapped map overflow"
+        hl.InputError, match="the loss of sequence 17 is not finite: the weights or a swapped map overflow"
     ):
         losses(gpt2, ids)
 
@@ -118,7 +114,7 @@ def test_a_loss_that_is_not_finite_names_the_sequence(gpt2, ids):
 )
 def test_a_single_token_and_no_held_out_part_predict_nothing(gpt2, ids, some, message):
     rows = TokenRows.from_ids(some(ids))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(hl.InputError, match=message):
         perplexity(gpt2, rows)
     assert run_through(gpt2, rows).perplexity() is None
 
@@ -177,7 +173,7 @@ def test_a_pass_names_the_sequence_of_a_loss_that_is_not_finite(gpt2, ids):
     with torch.no_grad():
         gpt2.lm_head.weight = torch.nn.Parameter(gpt2.lm_head.weight.detach().clone())
         gpt2.transformer.wte.weight[7] = float("nan")
-    with pytest.raises(InputError, match="the loss of sequence 2 is not finite"):
+    with pytest.raises(hl.InputError, match="the loss of sequence 2 is not finite"):
         run_through(gpt2, rows).perplexity()
 
 
@@ -221,7 +217,7 @@ def test_change_equals_a_loop_that_leaves_out_folds(seed, folds, alone):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.usefixtures("unchecked")
 def test_a_change_that_cannot_be_is_refused(base, changed, options, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(hl.InputError, match=message):
         change(base, changed, **options)
 
 
@@ -230,10 +226,10 @@ def test_an_exponential_is_taken_in_float64_and_refused_where_even_that_overflow
     high = torch.tensor([100.0, 100.0])
     for dtype in (torch.float32, torch.bfloat16):  # 100 and 101 are numbers of both
         assert change(high.to(dtype), high.to(dtype) + 1).delta == pytest.approx(np.exp(101) - np.exp(100))
-    with pytest.raises(InputError, match="no finite perplexity"):  # its interval, from squares
+    with pytest.raises(hl.InputError, match="no finite perplexity"):  # its interval, from squares
         change(high * 4, high * 4 + torch.tensor([0.0, 1.0]))
     for some, predicted in ((high * 8, None), (high, torch.zeros(2, dtype=torch.long))):
-        with pytest.raises(InputError, match="no finite perplexity"):
+        with pytest.raises(hl.InputError, match="no finite perplexity"):
             mean_perplexity(some, predicted)
 
 
@@ -243,13 +239,13 @@ def test_a_sequence_of_one_token_is_left_out_and_padding_has_no_cost(gpt2, ids):
     mask[3, 5:] = 0
     mask[7, 1:] = 0
     rows = ModelInputs.of({"input_ids": ids, "attention_mask": mask}, folds=3)
-    maps = {1: AffineMap(0.1 * torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
-    found = swap_costs(gpt2, maps, rows)[1]
+    maps = {1: hl.AffineMap(0.1 * torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
+    found = hl.swap_costs(gpt2, maps, rows)[1]
 
     texts = [ids[i, : mask[i].sum()] for i in range(3, 24, 4) if i != 7]
     tokens = torch.tensor([len(text) - 1.0 for text in texts]).double()
     before = torch.stack([losses(gpt2, text[None])[0] for text in texts])
-    with swap(gpt2, maps):
+    with hl.swap(gpt2, maps):
         after = torch.stack([losses(gpt2, text[None])[0] for text in texts])
     mean_before, mean_after = (before @ tokens / tokens.sum(), after @ tokens / tokens.sum())
     assert found.delta == pytest.approx(float(mean_after.exp() - mean_before.exp()), rel=1e-4)
@@ -262,12 +258,12 @@ def test_a_sequence_of_one_token_is_left_out_and_padding_has_no_cost(gpt2, ids):
 
 def test_the_costs_of_rows_leave_out_their_folds(gpt2, ids):
     rows = TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)) // 6)
-    (found,) = swap_costs(gpt2, {1: torch.negative}, rows).values()
-    with swap(gpt2, {1: torch.negative}):
+    (found,) = hl.swap_costs(gpt2, {1: torch.negative}, rows).values()
+    with hl.swap(gpt2, {1: torch.negative}):
         after = losses(gpt2, ids)
     assert found == change(losses(gpt2, ids), after, rows.fold)
-    assert found != swap_costs(gpt2, {1: torch.negative}, ids)[1]
-    assert found.delta == swap_costs(gpt2, {1: torch.negative}, ids)[1].delta
+    assert found != hl.swap_costs(gpt2, {1: torch.negative}, ids)[1]
+    assert found.delta == hl.swap_costs(gpt2, {1: torch.negative}, ids)[1].delta
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -290,21 +286,21 @@ def test_whatever_a_model_reads_with_its_ids_counts_as_in_a_measurement(gpt2, id
     assert perplexity(gpt2, {"input_ids": held_out["input_ids"]}) != pytest.approx(profile.perplexity, rel=1e-3)
 
     maps = {1: profile[1].map}
-    with swap(gpt2, maps):
+    with hl.swap(gpt2, maps):
         after = perplexity(gpt2, rows)
-    cost = swap_costs(gpt2, maps, rows)[1].delta
+    cost = hl.swap_costs(gpt2, maps, rows)[1].delta
     assert cost == pytest.approx(after - perplexity(gpt2, rows), rel=1e-9, abs=1e-9)
     assert cost == pytest.approx(profile.costs[1].delta, rel=1e-4, abs=1e-4)
-    assert cost == pytest.approx(swap_costs(gpt2, maps, rows, layerwise=True)[1].delta, rel=1e-4, abs=1e-4)
+    assert cost == pytest.approx(hl.swap_costs(gpt2, maps, rows, layerwise=True)[1].delta, rel=1e-4, abs=1e-4)
 
 
 def test_rows_are_not_packed_twice(gpt2, rows):
-    with pytest.raises(InputError, match="seq_len given with rows or token ids: leave them out"):
+    with pytest.raises(hl.InputError, match="seq_len given with rows or token ids: leave them out"):
         perplexity(gpt2, rows, seq_len=16)
 
 
 def test_images_have_no_perplexity():
-    with pytest.raises(InputError, match="is of token ids, input_ids, and these are pixel_values"):
+    with pytest.raises(hl.InputError, match="is of token ids, input_ids, and these are pixel_values"):
         perplexity(small("vit"), ModelInputs.of(reads("vit")))
 
 

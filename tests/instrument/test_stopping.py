@@ -10,18 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
+import howlinear as hl
 from conftest import WIDTH
 from helpers.nearly import assert_same_tree
-from howlinear import measure
-from howlinear.core.ceilings import ceiling
-from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.instrument import stopping
-from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import perplexity
 from howlinear.instrument.profile import Stop, profile_of
 from howlinear.instrument.stopping import judge, look_confidence, schedule
-from howlinear.text.corpus import Corpus
 from howlinear.text.rows import FOLDS, TokenRows
 
 pytestmark = pytest.mark.long
@@ -99,12 +93,12 @@ def test_intervals_of_real_ceilings_hold_where_a_run_stops():
     """60 runs of four looks at planted R²_lin = 2/3: no more than 5 % miss; of 95 % at each look, 10 % would."""
     generator, looks, missed, at = torch.Generator().manual_seed(0), 4, 0, []
     for _ in range(60):
-        sides = [[Moments(3, 3) for _ in range(FOLDS)] for _ in range(2)]
+        sides = [[hl.Moments(3, 3) for _ in range(FOLDS)] for _ in range(2)]
         for look in range(1, looks + 1):
             for side, n in zip(sides, (60, 20), strict=True):
                 for fold in side:
                     fold.update(*planted(generator, n * 2 ** max(look - 2, 0)))
-            found = ceiling(*sides, confidence=look_confidence(looks))
+            found = hl.ceiling(*sides, confidence=look_confidence(looks))
             stop = judge({0: found}, 0.03, look, looks)
             if stop.reached:
                 break
@@ -124,18 +118,20 @@ def test_it_stops_at_the_first_look_where_all_are_narrow_enough(gpt2, many, soon
     halves = []
     for look in (1, 2, 3):
         rows = many.subset(torch.cat(plan[:look]).sort().values)
-        found = {b: ceiling(kept.train, kept.test, confidence=confidence) for b, kept in capture(gpt2, rows).items()}
+        found = {
+            b: hl.ceiling(kept.train, kept.test, confidence=confidence) for b, kept in hl.capture(gpt2, rows).items()
+        }
         halves.append(judge(found, 0.5, look, 3).half_width)
     assert halves[0] > halves[1] > halves[2]
     between = (halves[0] + halves[1]) / 2
-    profile = measure(gpt2, many, tolerance=between)
+    profile = hl.measure(gpt2, many, tolerance=between)
     rows = many.subset(torch.cat(plan[:2]).sort().values)
     assert profile.rows.sha256 == rows.sha256
     assert (profile.stop.reached, profile.stop.look, profile.stop.looks) == (True, 2, 3)
     assert profile.stop.confidence == confidence  # of all looks that could have come
     assert profile.stop.half_width == pytest.approx(halves[1], rel=1e-4)  # batches differ, so float32 rounds otherwise
-    assert profile.perplexity == pytest.approx(perplexity(gpt2, rows), rel=1e-6)
-    once = profile_of(capture(gpt2, rows), "", rows, 1.0)
+    assert profile.perplexity == pytest.approx(hl.perplexity(gpt2, rows), rel=1e-6)
+    once = profile_of(hl.capture(gpt2, rows), "", rows, 1.0)
     for block, found in profile.items():
         assert found.r2 == pytest.approx(once[block].r2, abs=1e-5)
         assert profile.effective_ranks[block] == pytest.approx(once.effective_ranks[block], rel=1e-4)
@@ -151,12 +147,12 @@ def test_no_row_is_run_twice(gpt2, many, soon, monkeypatch):
         return forward(self, input_ids, **other)
 
     monkeypatch.setattr(type(gpt2.base_model), "forward", watched)
-    measure(gpt2, many, tolerance=1e-6)
+    hl.measure(gpt2, many, tolerance=1e-6)
     assert sorted(torch.cat(run).tolist()) == sorted(many.ids.tolist())
 
 
 def test_rows_that_end_first_are_said_to_have_ended(gpt2, many, soon):
-    profile = measure(gpt2, many, tolerance=1e-6)
+    profile = hl.measure(gpt2, many, tolerance=1e-6)
     assert (profile.stop.reached, profile.stop.look, profile.stop.looks) == (False, 3, 3)
     assert profile.rows.sha256 == many.sha256
     assert "no more rows, and the tolerance of 1e-06 is not reached: the widest interval, of block" in str(profile.stop)
@@ -164,11 +160,11 @@ def test_rows_that_end_first_are_said_to_have_ended(gpt2, many, soon):
 
 def test_a_wide_block_is_first_looked_at_with_more_rows(gpt2, many, soon, monkeypatch):
     monkeypatch.setattr(stopping, "ROWS_PER_INPUT", 2_048 // WIDTH)
-    assert measure(gpt2, many, tolerance=1e-6).stop.looks == 2
+    assert hl.measure(gpt2, many, tolerance=1e-6).stop.looks == 2
 
 
 def test_a_single_look_is_a_plain_measurement(gpt2, many):
-    plain, looked = measure(gpt2, many), measure(gpt2, many, tolerance=0.9)
+    plain, looked = hl.measure(gpt2, many), hl.measure(gpt2, many, tolerance=0.9)
     assert_same_tree(looked.to_dict()["blocks"], plain.to_dict()["blocks"])
     assert looked.stop == Stop(0.9, True, looked.stop.half_width, looked.stop.block, 1, 1, look_confidence(1))
     assert "stop" not in plain.to_dict()
@@ -181,17 +177,17 @@ def test_a_single_look_is_a_plain_measurement(gpt2, many):
 
 def test_without_folds_there_is_no_interval_to_narrow(gpt2, ids):
     rows = TokenRows(ids, torch.arange(24) % 4 == 3, torch.zeros(24, dtype=torch.long))
-    with pytest.raises(InputError, match="a tolerance needs intervals, and they need two document folds or more"):
-        measure(gpt2, rows, tolerance=0.1)
-    some = {**measure(gpt2, TokenRows.from_ids(ids), blocks=[0]), **measure(gpt2, rows, blocks=[1])}
-    with pytest.raises(InputError, match="a tolerance needs intervals"):
+    with pytest.raises(hl.InputError, match="a tolerance needs intervals, and they need two document folds or more"):
+        hl.measure(gpt2, rows, tolerance=0.1)
+    some = {**hl.measure(gpt2, TokenRows.from_ids(ids), blocks=[0]), **hl.measure(gpt2, rows, blocks=[1])}
+    with pytest.raises(hl.InputError, match="a tolerance needs intervals"):
         judge(some, 0.1, 1, 1)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -0.1, 1.0, float("nan")])
 def test_a_tolerance_that_no_interval_can_have_is_refused_before_any_text_is_read(gpt2, tokenizer, tolerance):
-    with pytest.raises(InputError, match=rf"tolerance(=| of ){tolerance}: give"):
-        measure(gpt2, Corpus("unread", tokenizer, lambda _: pytest.fail("read")), tolerance=tolerance)
+    with pytest.raises(hl.InputError, match=rf"tolerance(=| of ){tolerance}: give"):
+        hl.measure(gpt2, hl.Corpus("unread", tokenizer, lambda _: pytest.fail("read")), tolerance=tolerance)
 
 
 # --- the command

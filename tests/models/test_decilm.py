@@ -13,12 +13,8 @@ from transformers import AutoModelForCausalLM, LlamaForSequenceClassification, d
 import howlinear as hl
 from conftest import BLOCKS, VOCABULARY, WIDTH, logits, tiny
 from helpers.reference import random_map
-from howlinear.core.ceilings import AffineMap
-from howlinear.errors import InputError
 from howlinear.models.decilm import width
-from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_on_disk
-from howlinear.models.replace import replace
 from howlinear.models.units import readout, unit_count, with_units
 
 
@@ -30,13 +26,13 @@ def llama():
 @pytest.fixture
 def uneven(llama):
     """Block 0 with 50 of its units, block 1 an affine map, block 2 a pair of layers of rank 4."""
-    first = sites(llama)[0]
+    first = hl.sites(llama)[0]
     kept = torch.randperm(unit_count(llama, first))[:50].sort().values
     own = readout(llama, first)
-    return replace(
+    return hl.replace(
         llama,
         {
-            0: with_units(llama, first, kept, AffineMap(own.weight[kept], own.bias)),
+            0: with_units(llama, first, kept, hl.AffineMap(own.weight[kept], own.bias)),
             1: random_map(WIDTH),
             2: nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH)),
         },
@@ -111,7 +107,7 @@ def test_of_weights_that_stay_on_disk_the_copys_do_too_and_are_the_same(uneven, 
 
 def test_wide_blocks_are_padded_one_by_one(ids):
     wide = tiny("mini-llama")
-    for site, units in zip(sites(wide), (256, 300, 600), strict=True):
+    for site, units in zip(hl.sites(wide), (256, 300, 600), strict=True):
         module = site.output
         module.gate_proj, module.up_proj = (nn.Linear(WIDTH, units, bias=False) for _ in range(2))
         module.down_proj = nn.Linear(units, WIDTH, bias=False)
@@ -189,10 +185,10 @@ torch.save(model(torch.load(sys.argv[1] + "/ids.pt")).logits.detach(), sys.argv[
 
 
 def test_what_the_form_has_no_words_for_is_refused(gpt2, llama):
-    with pytest.raises(InputError, match="this is a 'gpt2' model"):
+    with pytest.raises(hl.InputError, match="this is a 'gpt2' model"):
         hl.to_decilm(gpt2)
     llama.config.hidden_act = "gelu"
-    with pytest.raises(InputError, match="here are 'gelu' and 1 heads of 32 in 32"):
+    with pytest.raises(hl.InputError, match="here are 'gelu' and 1 heads of 32 in 32"):
         hl.to_decilm(llama)
 
 
@@ -217,10 +213,10 @@ class Wrapped(nn.Module):
 def test_layers_that_are_wrapped_are_refused(llama, ids, path):
     for name in [f"layers.{block}" for block in range(BLOCKS)] if path == "every layer" else [path]:
         llama.model.set_submodule(name, Wrapped(llama.model.get_submodule(name)))
-    with pytest.raises(InputError):
+    with pytest.raises(hl.InputError):
         hl.to_decilm(llama)
     if "mlp" in path:
-        with pytest.raises(InputError, match="block 0"):
+        with pytest.raises(hl.InputError, match="block 0"):
             hl.compress(llama, ids, max_parameters=0.9)
 
 
@@ -228,7 +224,7 @@ def test_a_forward_that_was_written_over_is_not_made_smaller_by_its_weights(llam
     mlp = llama.model.layers[0].mlp
     mlp.forward = lambda x: 0.5 * mlp.down_proj(mlp.up_proj(x).relu())
     for call in (lambda: hl.compress(llama, ids, max_parameters=0.9), lambda: hl.to_decilm(llama)):
-        with pytest.raises(InputError, match=r"model\.layers\.0\.mlp has a forward of its own"):
+        with pytest.raises(hl.InputError, match=r"model\.layers\.0\.mlp has a forward of its own"):
             call()
 
 
@@ -236,9 +232,9 @@ def test_the_form_has_neither_hooks_nor_other_heads(llama, ids):
     before = logits(llama, ids)
     hook = llama.model.layers[0].register_forward_hook(lambda _, args, output: 0.5 * output)
     assert not torch.equal(logits(llama, ids), before)
-    with pytest.raises(InputError, match="has a hook"):
+    with pytest.raises(hl.InputError, match="has a hook"):
         hl.to_decilm(llama)
     hook.remove()
     torch.testing.assert_close(logits(hl.to_decilm(llama), ids), before, rtol=1e-5, atol=1e-5)
-    with pytest.raises(InputError, match=r"no place for score\.weight"):
+    with pytest.raises(hl.InputError, match=r"no place for score\.weight"):
         hl.to_decilm(LlamaForSequenceClassification(llama.config))

@@ -12,25 +12,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
+import howlinear as hl
 from conftest import tiny
 from helpers.families import FAMILIES, reads, small
 from helpers.nearly import assert_same_outputs, assert_same_profile, assert_same_tree
 from howlinear.app import cli
-from howlinear.errors import InputError, SourceError
-from howlinear.ideas.compression.compress import compress
-from howlinear.ideas.compression.folder import save
-from howlinear.instrument.capture import capture
-from howlinear.instrument.measure import measure
-from howlinear.instrument.perplexity import losses
-from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models import load as own
 from howlinear.models.ffn_sites import FAMILIES as TABLE
 from howlinear.models.load import load_model, load_on_disk, tokenizer_of, untrained
-from howlinear.models.replace import replace
 from howlinear.models.structure import find
-from howlinear.models.swap import swap
-from howlinear.text.corpus import Corpus
-from howlinear.text.rows import TokenRows
 
 WORDS = ["river", "stone", "cloud", "seven", "green", "quick", "alpha", "delta"]
 
@@ -80,14 +70,14 @@ def test_a_config_that_names_no_class_of_its_own_is_read_as_the_bare_model(named
 
 
 def test_an_encoders_text_is_parted_by_its_separator(encoders):
-    corpus = Corpus("toy", encoders, lambda seed: [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS])
+    corpus = hl.Corpus("toy", encoders, lambda seed: [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS])
     rows = corpus.rows(512, 8, folds=2)
     assert (rows.ids == encoders.sep_token_id).float().mean() == pytest.approx(1 / 4, abs=0.02)
 
 
 def test_what_reads_images_has_no_tokenizer(tmp_path):
     small("vit").save_pretrained(tmp_path)
-    with pytest.raises(SourceError, match=r"reads pixel_values, no text: measure it from Python"):
+    with pytest.raises(hl.SourceError, match=r"reads pixel_values, no text: measure it from Python"):
         tokenizer_of(load_model(tmp_path))
 
 
@@ -97,31 +87,31 @@ def test_what_reads_images_has_no_tokenizer(tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", torch.bfloat16])
 def test_half_precision_models_have_float64_statistics_of_their_own_rows(dtype, tmp_path):
     tiny("mini-llama").save_pretrained(tmp_path)
-    model, rows = load_model(tmp_path, dtype=dtype), TokenRows.from_ids(reads("gpt2", n=40)["input_ids"], folds=2)
+    model, rows = load_model(tmp_path, dtype=dtype), hl.TokenRows.from_ids(reads("gpt2", n=40)["input_ids"], folds=2)
     assert str(model.dtype).removeprefix("torch.") == str(dtype).removeprefix("torch.")
-    found = capture(model, rows, sample=10_000)[1]
+    found = hl.capture(model, rows, sample=10_000)[1]
     x, y = (kept[~found.sample.test].double() for kept in (found.sample.x, found.sample.y))
     assert torch.equal(x.float().to(model.dtype).double(), x)
     moments = sum(found.train)
     assert torch.allclose(moments.sxy, (x - x.mean(0)).T @ (y - y.mean(0)), rtol=1e-9, atol=1e-9)
-    whole = measure(load_model(tmp_path), rows)
-    half = measure(model, rows)
+    whole = hl.measure(load_model(tmp_path), rows)
+    half = hl.measure(model, rows)
     assert half[1].r2 == pytest.approx(whole[1].r2, abs=0.05)
-    with swap(model, {1: half[1].map}):
-        assert losses(model, rows.ids).isfinite().all()
+    with hl.swap(model, {1: half[1].map}):
+        assert hl.losses(model, rows.ids).isfinite().all()
 
 
 def test_other_precisions_are_refused(tmp_path):
     small("gpt2").save_pretrained(tmp_path)
     assert load_model(tmp_path, dtype="").dtype is torch.float32
     for load, dtype in product((load_model, load_on_disk), ("float8", "int8", torch.float64)):
-        with pytest.raises(InputError, match=r"dtype='\w+': .*float32, bfloat16, float16"):
+        with pytest.raises(hl.InputError, match=r"dtype='\w+': .*float32, bfloat16, float16"):
             load(tmp_path, dtype=dtype)
 
 
 @pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device_map": "auto"}])
 def test_a_model_in_memory_keeps_its_dtype_and_devices(option):
-    with pytest.raises(InputError, match="a model in memory stays as it is"):
+    with pytest.raises(hl.InputError, match="a model in memory stays as it is"):
         load_model(small("gpt2"), **option)
 
 
@@ -140,13 +130,13 @@ def spread(request, tmp_path):
 def test_a_spread_model_is_measured_swapped_and_felt_as_a_whole_one_is(spread):
     model, parted = spread
     assert any(parameter.is_meta for parameter in parted.parameters())
-    rows = TokenRows.from_ids(reads("gpt2", n=40)["input_ids"], folds=2)
-    whole, found = measure(model, rows), measure(parted, rows)
+    rows = hl.TokenRows.from_ids(reads("gpt2", n=40)["input_ids"], folds=2)
+    whole, found = hl.measure(model, rows), hl.measure(parted, rows)
     assert_same_profile(found, whole, 1e-5)  # float32 weights in another place
     maps = {block: ceiling.map for block, ceiling in whole.items()}
-    costs, expected = (swap_costs(one, maps, rows.ids) for one in (parted, model))
+    costs, expected = (hl.swap_costs(one, maps, rows.ids) for one in (parted, model))
     assert_same_tree({b: vars(c) for b, c in costs.items()}, {b: vars(c) for b, c in expected.items()}, 1e-4)
-    assert_same_profile(measure(parted, rows), whole, 1e-5)  # blocks on disk come back as they were
+    assert_same_profile(hl.measure(parted, rows), whole, 1e-5)  # blocks on disk come back as they were
 
 
 def test_structure_is_seen_through_the_hooks_of_a_spread_model(spread):
@@ -157,23 +147,23 @@ def test_structure_is_seen_through_the_hooks_of_a_spread_model(spread):
 def test_a_spread_model_keeps_its_blocks_for_good(spread):
     parted = spread[1]
     parted.hf_device_map = {"": 0, "h.1": "disk"}
-    with pytest.raises(InputError, match="lies on 2 devices: load it without device_map"):
-        replace(parted, {0: torch.nn.Linear(16, 16)})
+    with pytest.raises(hl.InputError, match="lies on 2 devices: load it without device_map"):
+        hl.replace(parted, {0: torch.nn.Linear(16, 16)})
 
 
 @pytest.mark.parametrize("offload", [accelerate.cpu_offload, accelerate.disk_offload])
 def test_a_model_that_is_offloaded_as_a_whole_is_measured_and_neither_copied_nor_saved(offload, tmp_path):
     whole, ids = small("llama"), reads("llama", n=40)["input_ids"]
-    found = measure(whole, ids)
+    found = hl.measure(whole, ids)
     place = (tmp_path / "weights",) if offload is accelerate.disk_offload else ()
     parted = offload(small("llama"), *place, execution_device="cpu")
-    assert_same_profile(measure(parted, ids), found)
+    assert_same_profile(hl.measure(parted, ids), found)
     for call in (
-        lambda: replace(parted, {0: found[0].map}),
-        lambda: compress(parted, ids, 0.9),
-        lambda: save(parted, tmp_path / "saved"),
+        lambda: hl.replace(parted, {0: found[0].map}),
+        lambda: hl.compress(parted, ids, 0.9),
+        lambda: hl.save(parted, tmp_path / "saved"),
     ):
-        with pytest.raises(InputError, match="offloaded: load it without device_map"):
+        with pytest.raises(hl.InputError, match="offloaded: load it without device_map"):
             call()
     assert not (tmp_path / "saved").exists()
 
@@ -186,17 +176,17 @@ def test_a_device_map_is_passed_on(tmp_path):
     for device_map in ("auto", parts):
         model = load_model(tmp_path, device_map=device_map)
         assert any(parameter.is_meta for parameter in model.parameters()) == (device_map is parts)
-        assert_same_outputs(losses(model, ids), losses(whole, ids))
-    with pytest.raises(SourceError, match="cannot load folder"):
+        assert_same_outputs(hl.losses(model, ids), hl.losses(whole, ids))
+    with pytest.raises(hl.SourceError, match="cannot load folder"):
         load_model(tmp_path, device_map="no such plan")
-    with pytest.raises(SourceError, match="cannot load"):
+    with pytest.raises(hl.SourceError, match="cannot load"):
         load_model(tmp_path, device_map="cuda:97")
 
 
 def test_without_accelerate_a_device_map_says_what_to_install(tmp_path, monkeypatch):
     small("gpt2").save_pretrained(tmp_path)
     monkeypatch.setattr(own, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"a device map needs accelerate: pip install"):
+    with pytest.raises(hl.InputError, match=r"a device map needs accelerate: pip install"):
         load_model(tmp_path, device_map="auto")
 
 
@@ -220,7 +210,7 @@ def test_the_shell_takes_sites_and_says_what_to_pass(howlinear, refused, project
 
 @pytest.mark.parametrize(("device", "processes"), [("cuda", 1), ("cpu", 2)])
 def test_a_device_map_goes_with_one_process_and_no_device(device, processes):
-    with pytest.raises(InputError, match="leave --device and torchrun out"):
+    with pytest.raises(hl.InputError, match="leave --device and torchrun out"):
         cli.check_placement(cli.Reading(device=device, device_map="auto"), processes)
     cli.check_placement(cli.Reading(device_map="auto"))
     cli.check_placement(cli.Reading(device=device), processes)
@@ -235,7 +225,7 @@ def test_rounded_weights_say_what_is_missing_before_any_work(refused, monkeypatc
     ):
         for command in (["measure", "mini-gpt2"], ["compare", "mini-gpt2", "mini-llama"], ["tokens", "mini-gpt2"]):
             refused(message, *command, *options)
-    with pytest.raises(InputError, match="rounded to 4 or 8"):
+    with pytest.raises(hl.InputError, match="rounded to 4 or 8"):
         load_model("mini-gpt2", bits=2)
 
 
@@ -249,7 +239,7 @@ def test_rounding_is_asked_of_transformers_where_it_can_be_had(monkeypatch):
     monkeypatch.setattr("howlinear.models.sources.find_spec", lambda name: name)
     monkeypatch.setattr("howlinear.models.load.BitsAndBytesConfig", dict)
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
-    with pytest.raises(SourceError):
+    with pytest.raises(hl.SourceError):
         load_model("mini-gpt2", bits=8, device_map="cpu")
     assert asked["quantization_config"] == {"load_in_8bit": True}
 

@@ -9,11 +9,7 @@ import howlinear as hl
 from conftest import tiny
 from helpers.captures import seen_at_sites
 from helpers.families import DEPTH, FAMILIES, INNER, TEXT, WIDTH, reads, small
-from howlinear.errors import InputError
-from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import note, sites
-from howlinear.models.swap import swap
-from howlinear.text.rows import TokenRows
 
 NORM_BEFORE = {  # attention reads what this norm of its layer returns, and writes to the stream as it is
     **dict.fromkeys(("gpt2", "gptj", "gpt_neo"), "ln_1"),
@@ -100,7 +96,7 @@ def test_of_an_encoder_decoder_each_side_by_its_ffns():
     model = t.T5ForConditionalGeneration(config).eval()
     ids = reads("gpt2")["input_ids"]
     inputs = {"input_ids": ids, "decoder_input_ids": ids.flip(0)}
-    with pytest.raises(InputError, match=r"2 lists of layers, encoder\.block and decoder\.block"):
+    with pytest.raises(hl.InputError, match=r"2 lists of layers, encoder\.block and decoder\.block"):
         sites(model, site="attention")
     for side, last in (("encoder", 1), ("decoder", 2)):
         note(model, f"{side}.block.*.layer.{last}.DenseReluDense")
@@ -130,7 +126,7 @@ class Straight(nn.Module):
 
 def test_a_layer_that_is_a_line_is_measured_as_one_and_costs_nothing_to_swap(gpt2):
     gpt2.transformer.h[1] = Straight(gpt2.config.n_embd)
-    rows = TokenRows.from_ids(torch.randint(80, (96, 32)), folds=3)
+    rows = hl.TokenRows.from_ids(torch.randint(80, (96, 32)), folds=3)
     profile = hl.measure(gpt2, rows, site="layer", swap=True)
     assert profile[1].r2 == pytest.approx(1, abs=1e-8)
     assert profile[0].r2 < 0.99
@@ -154,46 +150,46 @@ def test_a_swap_is_the_module_with_another_forward(name, kind, ids):
         y = torch.sin(x) + (x if kind == "layer" else 0)
         return y if isinstance(output, torch.Tensor) else (y, *output[1:])
 
-    before = losses(model, ids)
+    before = hl.losses(model, ids)
     site.output.forward = forward
-    expected = losses(model, ids)
+    expected = hl.losses(model, ids)
     del site.output.forward
-    with swap(model, {block: torch.sin}, kind):
-        assert torch.equal(losses(model, ids), expected)
+    with hl.swap(model, {block: torch.sin}, kind):
+        assert torch.equal(hl.losses(model, ids), expected)
     assert not torch.equal(expected, before)
-    assert torch.equal(losses(model, ids), before)
+    assert torch.equal(hl.losses(model, ids), before)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
 
 def test_what_is_not_there_is_refused(gpt2, rows):
     for call in (hl.measure, hl.capture, hl.token_errors):
-        with pytest.raises(InputError, match="site 'mlp': give ffn, attention, layer"):
+        with pytest.raises(hl.InputError, match="site 'mlp': give ffn, attention, layer"):
             call(gpt2, rows, site="mlp")
     albert = t.AlbertModel(t.AlbertConfig(**TEXT, embedding_size=8, hidden_size=16, num_attention_heads=2))
     xlm, mamba = small("xlm"), t.MambaForCausalLM(t.MambaConfig(**TEXT, hidden_size=16, num_hidden_layers=2))
     for model, kind in ((albert, "layer"), (albert, "attention"), (xlm, "layer"), (xlm, "attention")):
-        with pytest.raises(InputError, match="cannot"):
+        with pytest.raises(hl.InputError, match="cannot"):
             sites(model, site=kind)
     assert [site.name for site in sites(mamba, site="layer")] == ["backbone.layers.0", "backbone.layers.1"]
 
 
 def test_a_profile_says_what_its_maps_stand_for(gpt2, rows, tmp_path):
     profile = hl.measure(gpt2, rows, site="attention")
-    with pytest.raises(InputError, match="'layer' with maps of 'attention'"), swap(gpt2, profile, "layer"):
+    with pytest.raises(hl.InputError, match="'layer' with maps of 'attention'"), hl.swap(gpt2, profile, "layer"):
         pass
-    with pytest.raises(InputError, match="attention"):
+    with pytest.raises(hl.InputError, match="attention"):
         hl.replace(gpt2, profile)
-    with swap(gpt2, profile):
-        expected = losses(gpt2, rows.ids)
+    with hl.swap(gpt2, profile):
+        expected = hl.losses(gpt2, rows.ids)
     profile.save(tmp_path / "p.safetensors")
     back = hl.load_profile(tmp_path / "p.safetensors")
     of_ffns = hl.measure(gpt2, rows)
     for maps in (dict(profile), {block: found.map for block, found in back.items()}):
-        with swap(gpt2, maps):
-            assert torch.equal(losses(gpt2, rows.ids), expected)
-        with pytest.raises(InputError, match="attention"):
+        with hl.swap(gpt2, maps):
+            assert torch.equal(hl.losses(gpt2, rows.ids), expected)
+        with pytest.raises(hl.InputError, match="attention"):
             hl.replace(gpt2, maps)
-        with pytest.raises(InputError, match="attention and ffn together"):
+        with pytest.raises(hl.InputError, match="attention and ffn together"):
             hl.swap_costs(gpt2, maps | {0: of_ffns[0]}, rows)
     assert back.site == "attention"
     assert set(back.to_frame()["site"]) == {"attention"}
