@@ -544,6 +544,8 @@ TAKING_A_MODEL = FUNCTIONS | {
     "replace": lambda model, text, maps: hl.replace(model, maps),
     "sites": lambda model, text, maps: hl.sites(model),
     "untrained": lambda model, text, maps: hl.untrained(model),
+    "save": lambda model, text, maps: hl.save(model, "folder"),
+    "to_decilm": lambda model, text, maps: hl.to_decilm(model),
     "load_corpus": lambda model, text, maps: hl.load_corpus(lines(), model),
 }
 
@@ -650,6 +652,8 @@ ARGUMENTS = {  # each names itself
     "tokenizer": [lambda model, ids, maps: hl.save(model, "folder", tokenizer=3)],
     "folder": [
         lambda model, ids, maps: hl.save(model, None),
+        lambda model, ids, maps: hl.save(model, 3),
+        lambda model, ids, maps: hl.save(model, ""),
         lambda model, ids, maps: hl.measure(model, ids).save_skips(3),
     ],
     "path": [

@@ -155,7 +155,6 @@ def test_names_do_not_lead_out_of_the_project(name, tmp_path, monkeypatch):
         ("name: [", "cannot read profile"),
         ("\0", "cannot read profile"),
         ("!!python/object/apply:os.system ['touch ran']", "cannot read profile"),
-        ("extends: odd", "extends itself: odd → odd"),
         ("extends: ../x", "no run profile"),
         ("extends: nope", "no profile 'nope' .*: odd, whole; or"),
         ("models: gpt2", "models is 'gpt2'; give a list"),
@@ -165,7 +164,6 @@ def test_names_do_not_lead_out_of_the_project(name, tmp_path, monkeypatch):
         ("seed: true", "seed is True; give a whole number"),
         ("corpora: [3]", r"corpora is \[3\]; give names"),
         ("texts: [a, b]", r"texts is \['a', 'b'\]; give names"),
-        ("corpora: [docs, ./nope.txt]", r"no text .*nope\.txt"),
         ("paramters: {}", "paramters is {}; give no such key"),
     ],
 )
