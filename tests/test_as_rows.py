@@ -309,7 +309,6 @@ MODELS = {
     "no such name": lambda model: "no/such/model",
     "a script": lambda model: torch.jit.script(nn.Linear(4, 4)),
     "weights": lambda model: model.state_dict(),
-    "a model without weights": lambda model: copy.deepcopy(model).to("meta"),
 }
 
 

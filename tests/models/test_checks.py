@@ -52,6 +52,12 @@ def test_a_model_whose_name_is_no_string_is_measured(ids, name):
 
 
 @every_call
+def test_a_model_without_weights_is_refused(gpt2, ids, name):
+    with pytest.raises(InputError, match="meta device"):
+        CALLS[name](gpt2.to("meta"), ids)
+
+
+@every_call
 def test_a_wrapped_model_is_what_it_wraps(gpt2, ids, name):
     expected = CALLS[name](gpt2, ids)
     for wrapped in (
