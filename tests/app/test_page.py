@@ -80,7 +80,6 @@ def test_the_page_has_every_block_and_loads_nothing(measured, swapped):
         assert row[:2] == [str(block), f"{found.r2:.3f}"]
         if swapped:
             assert row[heading.index("ΔPPL of swap")] == f"{costs[block].delta:+.2f}"
-    assert "prefers-color-scheme: dark" in page
 
 
 def test_what_is_given_is_text(measured):

@@ -9,7 +9,7 @@ import torch
 
 import howlinear as hl
 from howlinear.app.measurement import Measurement
-from howlinear.app.token_page import LEVELS, MOST, render_tokens
+from howlinear.app.token_page import MOST, render_tokens
 from howlinear.errors import InputError
 from howlinear.text.rows import TokenRows
 from tests.app.test_page import NASTY, Reader
@@ -53,8 +53,6 @@ def test_the_page_has_every_token_with_its_numbers_and_loads_nothing(measured):
     assert read.tags.count("section") == len(profile)
     has_the_numbers_of(content(page), errors)
     assert page.count("<i>↵</i>\n") == (tokens["text"] == "\n").sum()
-    assert all(f">{level}</li>" in page for level in LEVELS)
-    assert "prefers-color-scheme: dark" in page
 
 
 def test_what_is_given_is_text(measured):
@@ -69,13 +67,6 @@ def test_without_a_tokenizer_ids_stand_for_texts(measured):
     profile, errors = measured
     page = render_tokens([(errors.assign(text=None), Measurement("tiny", profile))])
     assert f"⟨{errors['token'].iloc[0]}⟩" in page
-
-
-def test_of_a_layer_and_of_attention_it_says_so(gpt2, measured):
-    _, errors = measured
-    for kind, words in (("attention", "Attention of tiny"), ("layer", "The whole layer of tiny")):
-        profile = hl.measure(gpt2, hl.TokenRows.from_ids(torch.randint(80, (64, 32))), site=kind)
-        assert words in render_tokens([(errors, Measurement("tiny", profile))])
 
 
 def test_several_texts_stand_on_one_page_and_only_with_few_tokens(measured):

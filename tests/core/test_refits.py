@@ -40,13 +40,6 @@ def layer_norm():
         return norm(z.float()), outputs(z).float()
 
 
-def constant():
-    x, y = ordinary()
-    x[..., 2] = 0.1
-    x[..., 7] = 0.0
-    return x, y
-
-
 def constant_in_train_rows():
     x, y = ordinary()
     x[:FOLDS, :, 2] = 0.1
@@ -57,12 +50,6 @@ def duplicated_in_train_rows():
     """What of the map lies in a null direction changes the score here, so it has to be the minimum-norm map."""
     x, y = ordinary()
     x[:FOLDS, :, 3] = x[:FOLDS, :, 4] * torch.arange(1, FOLDS + 1).max()
-    return x, y
-
-
-def constant_and_layer_norm():
-    x, y = layer_norm()
-    x[..., 5] = 7.0
     return x, y
 
 
@@ -138,10 +125,8 @@ def nearly_null():
 CASES = [
     ordinary,
     layer_norm,
-    constant,
     constant_in_train_rows,
     duplicated_in_train_rows,
-    constant_and_layer_norm,
     outputs_of_rounding,
     power_law,
     width_of_a_fold,
