@@ -738,9 +738,6 @@ def test_compress_in_the_form_of_decilm(done, refused, saved_llama, as_decilm, f
     config = json.loads((tmp_path / "small/config.json").read_text())
     assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
     card = unpadded((tmp_path / "small/README.md").read_text())
-    assert "one linear layer" in card
-    assert "trust_remote_code=True" in card
-    assert "hl.load_model" not in card
     parameters = llama.num_parameters() + 3 * (256 - 128) * 96 + 3 * (2 * 256 + 32)
     assert f"write nothing ({parameters:,} parameters with them)" in card
     assert f"({parameters:,} once padded to multiples of 256), written to" in said
@@ -758,9 +755,6 @@ def test_compress_to_widths_that_decilm_has(done, saved_llama, as_decilm, tmp_pa
     parameters = llama.num_parameters() - sum(3 * 32 * (600 - int(width)) for width in widths)
     assert parameters <= 0.7 * llama.num_parameters()
     assert f"→ {parameters:,} parameters, written to" in said
-    card = unpadded((tmp_path / "small/README.md").read_text())
-    assert "multiples of 256 units" in card
-    assert "padded" not in card
 
 
 def test_compress_hidden_units_within_a_budget_of_perplexity(done, text, folder, tmp_path):
@@ -770,8 +764,6 @@ def test_compress_hidden_units_within_a_budget_of_perplexity(done, text, folder,
     assert small.num_parameters() < 0.95 * whole.num_parameters()
     assert units_left(small.config)
     assert hl.perplexity(small, rows) - hl.perplexity(whole, rows) <= 0.5
-    card = " ".join((tmp_path / "small/README.md").read_text().split())
-    assert "so that its perplexity on the held-out text below rises by at most 0.5" in card
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,7 @@ def test_a_weight_that_is_not_a_number_is_found_in_its_block(gpt2, rows, block):
     with torch.no_grad():
         next(hl.sites(gpt2)[block].output.parameters()).view(-1)[5] = float("nan")
     name = hl.sites(gpt2)[block].name.replace(".", r"\.")
-    with pytest.raises(
-        hl.InputError, match=rf"NaN or infinity .* at block {block} \({name}\), in the batch of sequences \[0, "
-    ):
+    with pytest.raises(hl.InputError, match=rf"at block {block} \({name}\), in the batch of sequences \[0, "):
         capture(gpt2, rows)
     assert hooks(gpt2) == 0
 

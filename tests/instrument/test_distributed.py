@@ -322,14 +322,6 @@ def other_text(folder, index):
     by_command(folder, index, text="other.txt" if index else "mine.txt")
 
 
-def test_processes_with_different_texts_are_refused(project):
-    codes, said = together(project, 2, other_text)
-    assert codes == [2, 2]
-    for words in said:
-        (line,) = words.splitlines()
-        assert "differ in the text" in line
-
-
 def full_disk(*_, **__):
     raise InputError("is the disk full?")
 
@@ -339,22 +331,24 @@ def read_only(folder, index):
     by_command(folder, index)
 
 
-def test_a_file_that_cannot_be_written_ends_all_processes(project):
-    codes, said = together(project, 2, read_only)
-    assert codes == [2, 2]
-    assert said[0].endswith("howlinear: process 1 of 2: is the disk full?\n")  # what was measured is told all the same
-    assert "lost another" in said[1]
-
-
 def smaller(folder, index):
     sys.argv = ["howlinear", "compress", str(folder / "model"), "--max-dppl", "500", "--out", str(folder / "small")]
     cli.main()
 
 
-def test_several_processes_do_not_compress_one_model(project):
-    codes, said = together(project, 2, smaller)
+@pytest.mark.parametrize(
+    ("work", "lines"),
+    [
+        (other_text, ["differ in the text"] * 2),
+        (read_only, ["process 1 of 2: is the disk full?", "lost another"]),
+        (smaller, ["is the work of one process"] * 2),
+    ],
+)
+def test_what_one_process_cannot_do_ends_both(project, work, lines):
+    codes, said = together(project, 2, work)
     assert codes == [2, 2]
-    assert all("howlinear compress is the work of one process" in words for words in said)
+    assert all(line in words.splitlines()[-1] for line, words in zip(lines, said, strict=True))
+    assert not list(project.glob("*.json"))
     assert not (project / "small").exists()
 
 

@@ -101,9 +101,7 @@ def test_a_loss_that_is_not_finite_names_the_sequence(gpt2, ids):
         gpt2.transformer.wte.weight[7] = float("nan")
         gpt2.lm_head.weight = torch.nn.Parameter(gpt2.transformer.wte.weight.detach().clone())
         gpt2.lm_head.weight[7] = 0
-    with pytest.raises(
-        hl.InputError, match="the loss of sequence 17 is not finite: the weights or a swapped map overflow"
-    ):
+    with pytest.raises(hl.InputError, match="the loss of sequence 17 is not finite"):
         losses(gpt2, ids)
 
 

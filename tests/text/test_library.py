@@ -120,21 +120,15 @@ def test_a_transfer_that_fails_is_tried_again(book, status):
     assert book.asked == library.RETRIES + 1
 
 
-@pytest.mark.parametrize(
-    ("status", "says"),
-    [(404, "the server answers 404"), (0, "no connection, or it broke off"), (None, "no connection, or it broke off")],
-)
-def test_a_server_that_goes_on_failing_or_is_down_is_one_line_and_leaves_nothing(
+@pytest.mark.parametrize(("status", "says"), [(404, "404"), (0, "broke off"), (None, "no connection")])
+def test_a_server_that_goes_on_failing_or_is_down_is_refused_and_leaves_nothing(
     book, monkeypatch, tmp_path, status, says
 ):
     book.failures, book.status = 99, status
     address = book.address if status is not None else "http://127.0.0.1:9/book.txt"
     monkeypatch.setitem(BOOKS, "moby_dick", replace(BOOKS["moby_dick"], address=address))
-    with pytest.raises(
-        SourceError, match=f"cannot fetch moby_dick from {address}: {says}; without a network use docs, code, cpp"
-    ) as error:
+    with pytest.raises(SourceError, match=f"cannot fetch moby_dick from {address}: .*{says}.*HOWLINEAR_TEXTS"):
         read_public("moby_dick")
-    assert "put the text into a folder as moby_dick.txt and name the folder in HOWLINEAR_TEXTS" in str(error.value)
     assert left_behind(tmp_path) == []
 
 
