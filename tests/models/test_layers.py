@@ -1,4 +1,4 @@
-"""Layers and sub-layers taken out of tiny models."""
+"""Layers and sub-layers taken out of tiny models, and passed one by one."""
 
 import pytest
 import torch
@@ -15,9 +15,11 @@ from howlinear.models.layers import (
     layers_of,
     parameters,
     parts_of,
+    streams_hooked,
     sub_layer_size,
     writes_to_stream,
 )
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.units import LAYERS
 
 
@@ -81,3 +83,35 @@ def test_what_a_block_writes_is_added_to_the_stream_unless_the_family_norms_it(n
     after = streams_behind(model, ids, 0)[0]
     hook.remove()
     assert torch.allclose(after - before, more.expand_as(before), atol=1e-4) == writes_to_stream(model)
+
+
+# --- a text that moves through a model layer by layer
+
+
+def test_a_layer_or_a_stream_that_changes_on_the_way_is_seen_by_the_next(model, ids):
+    text = Layerwise(model, [ids])
+    text.advance()
+    second = model.get_submodule(sites(model)[1].name.rpartition(".")[0])
+    with torch.no_grad():
+        next(second.parameters()).mul_(2)
+    text.streams[0] *= 0.5
+    text.advance()
+
+    def halve(_, stream):
+        stream *= 0.5
+
+    expected = []
+    first, second_site, *_ = sites(model)
+    listening = streams_hooked(model, [second_site], lambda _, stream: expected.append(stream.clone()))
+    with torch.no_grad(), streams_hooked(model, [first], halve), listening:
+        model(input_ids=ids, use_cache=False)
+    torch.testing.assert_close(text.streams[0], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_left_behind_in_the_model(model, ids):
+    first, second, *_ = layers_of(model)
+    first.forward = own = first.forward
+    Layerwise(model, [ids]).advance()
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+    assert vars(first)["forward"] is own
+    assert "forward" not in vars(second)
