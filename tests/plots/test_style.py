@@ -7,12 +7,9 @@ from helpers.drawn import bars, every, legend, titles
 from howlinear.plots import style
 
 
-def test_a_family_looks_the_same_at_every_size():
+def test_a_family_looks_the_same_at_every_size_and_unlike_others():
     assert style.look("mini-gpt2") == style.look("gpt2") | {"label": "mini-gpt2"}
     assert style.look("mini-pythia")["color"] == style.look("pythia-160m")["color"]
-
-
-def test_colour_marker_and_line_all_tell_models_apart():
     looks = [style.look(name) for name in ("gpt2", "pythia", "llama", "other")]
     for key in ("color", "marker", "linestyle"):
         assert len({look[key] for look in looks}) == len(looks)
