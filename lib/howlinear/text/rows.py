@@ -131,6 +131,13 @@ class TokenRows(Rows):
         _settle_split(self, len(self.ids))
 
     @property
+    def documents(self) -> int | None:
+        """Number of documents of the text that the rows hold parts of; None for ids without documents."""
+        if self.spans is None:
+            return None
+        return len({document for first, last in self.spans.tolist() for document in range(first, last + 1)})
+
+    @property
     def held_out(self) -> TokenRows:
         """The held-out sequences alone."""
         return self.subset(self.test.nonzero()[:, 0])

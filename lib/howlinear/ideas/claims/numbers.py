@@ -70,6 +70,8 @@ def of_several(statistic: Statistic) -> Statistic:
     @wraps(statistic)
     def of_tested(results: Results) -> Readings:
         beside = results.settings.get("beside", ())  # models that were made to show something are no test of it
+        if not beside:
+            return statistic(results)
         tested = [name for name in results.settings["models"] if name not in beside]
         tables = {
             key: table[~table["model"].isin(beside)] if "model" in table else table for key, table in results.items()
