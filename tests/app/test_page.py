@@ -122,6 +122,11 @@ def test_where_nothing_correlates_no_correlation_is_told(blocks):
     assert "ρ" not in thoughts(replace(made_up([0.5] * blocks), costs=costing([1.0] * blocks)))[-1]
 
 
+def test_massive_rows_that_decide_nothing_are_told_apart_from_none():
+    (_, decide_nothing, _), (_, none, _) = (thoughts(made_up([0.5], ordinary)) for ordinary in ({0: 0.45}, {}))
+    assert decide_nothing != none
+
+
 @pytest.mark.parametrize("perplexity", [25.0, None])
 def test_swaps_are_advised_where_a_model_has_a_perplexity_to_lose(perplexity):
     assert ("--swap" in thoughts(made_up([0.5, 0.25], perplexity=perplexity))[-1]) == (perplexity is not None)
