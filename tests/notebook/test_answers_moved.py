@@ -304,7 +304,7 @@ LESS = [
     ("06_compression", [lambda found: found.update({name: table[:0] for name, table in found.items()})], NO_LOSS_ALONE),
     ("06_compression", [without_llama], {}),
     ("06_compression", [of_two_blocks], {}),
-    ("10_degrees", [of_an_encoder, keep("probes", False)], ENCODER),
+    ("10_degrees", [of_an_encoder, keep("probes", False), put("predicted", blocks=2, correlation=None)], ENCODER),
     ("12_sinks", [gone("planted_effects")], {}),
     ("12_sinks", [gone("cuts"), gone("interventions")], {}),
     ("12_sinks", [chain_is_a_model], {}),
