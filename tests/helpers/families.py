@@ -139,6 +139,10 @@ FAMILIES = {  # name: (model, its config, path of the blocks below the base mode
 }  # fmt: skip
 ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "deberta", "deberta-v2", "xlm", "distilbert", "vit")
 CAUSAL = [name for name in FAMILIES if name not in ENCODERS]
+UNITS = (  # causal models with blocks of plain linear layers, whose hidden units can be reached
+    *("gpt2", "gpt_neox", "gptj", "gpt_neo", "falcon", "falcon, new", "falcon, sequential", "llama", "mistral"),
+    *("qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2", "stablelm"),
+)
 PAIRS = ("opt", "bloom", "xglm", "biogpt", "bart", "mpt", *ENCODERS[:7])
 
 

@@ -5,9 +5,11 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from conftest import logits, tiny
+from helpers.every_family import tiny_of
+from helpers.families import GROUPED, reads
 from helpers.nearly import assert_same_outputs
 from helpers.unit_rows import short_rows
 from howlinear.core.ceilings import AffineMap
@@ -222,3 +224,46 @@ def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, more_rows
         plain = own_units.before_anchor(calibration, share, alike)
         for one, other in zip(sites(anchored), sites(plain), strict=True):
             torch.testing.assert_close(readout(anchored, one).weight, readout(plain, other).weight + 1)
+
+
+# --- families that stand in no table
+
+
+def few_rows():
+    """Sequences that tiny models of any family read, ids below 60."""
+    return reads("llama", n=80, length=16)["input_ids"]
+
+
+@pytest.mark.parametrize("family", ["apertus", "gemma", "glm", "olmo", "phi3"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_family_found_by_structure_is_made_smaller_and_loads_as_it_was_saved(family, alike, tmp_path):
+    model, rows = tiny_of(family), few_rows()
+    found = compress(model, rows, 0.9, alike=alike)
+    assert found.model.num_parameters() <= 0.9 * model.num_parameters()
+    folder = save(found.model, tmp_path / "smaller")
+    loaded = load_model(folder)
+    assert counts(loaded) == found.units
+    assert_same_outputs(logits(loaded, rows), logits(found.model, rows))
+    if alike:
+        plain = AutoModelForCausalLM.from_pretrained(folder)
+        assert_same_outputs(logits(plain.eval(), rows), logits(found.model, rows))
+
+
+def test_a_layer_that_scales_what_it_adds_gets_the_smaller_block_that_it_would_get_without():
+    """The same model twice: with a factor of a quarter, as Granite has it, and with that in its weights."""
+    rows, found = few_rows(), []
+    for folded in (False, True):
+        torch.manual_seed(1)
+        model = GraniteForCausalLM(GraniteConfig(**GROUPED, residual_multiplier=0.25, initializer_range=0.3)).eval()
+        if folded:
+            model = GraniteForCausalLM._from_config(model.config.__class__(**GROUPED)).eval()
+            model.load_state_dict(found[0][0].state_dict())
+            with torch.no_grad():
+                for layer in model.model.layers:
+                    for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                        part.weight.mul_(0.25)
+        found.append((model, compress(model, rows, 0.85)))
+    (one, with_factor), (other, without) = found
+    assert_same_outputs(logits(one, rows), logits(other, rows))
+    assert with_factor.units == without.units
+    torch.testing.assert_close(logits(with_factor.model, rows), logits(without.model, rows), rtol=1e-2, atol=1e-2)

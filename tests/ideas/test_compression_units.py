@@ -7,7 +7,9 @@ from transformers.pytorch_utils import Conv1D
 
 import howlinear as hl
 from conftest import WIDTH
-from helpers.families import FAMILIES
+from helpers.every_family import tiny_of
+from helpers.families import UNITS as UNITS_REACHED
+from helpers.families import small
 from helpers.reference import normal
 from helpers.unit_rows import OUT, UNITS, correlated, least_squares_loss, own_readout, seen
 from howlinear.core.ceilings import AffineMap
@@ -33,7 +35,7 @@ from howlinear.ideas.compression.units import (
 )
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
-from howlinear.models.units import LAYERS, check_plain, readout, unit_count, unit_layers, with_units
+from howlinear.models.units import check_plain, readout, unit_count, unit_layers, with_units
 
 
 def gram_of(h, weight=None):
@@ -212,10 +214,26 @@ def test_moments_are_those_of_the_units(model, rows):
     assert len(plain) == len(sites(model))
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
+BY_STRUCTURE = (
+    "apertus",
+    "arcee",
+    "cohere",
+    "exaone4",
+    "gemma",
+    "glm",
+    "granite",
+    "nemotron",
+    "olmo",
+    "phi",
+    "smollm3",
+)
+"""Families that stand in no table: their units are found by the shapes of layers."""
+
+
+@pytest.mark.parametrize("name", [*UNITS_REACHED, *BY_STRUCTURE])
 def test_a_block_with_some_of_its_units_reads_out_just_these(name):
-    kind, config = FAMILIES[name][:2]
-    model = kind(config).eval()
+    model = small(name) if name in UNITS_REACHED else tiny_of(name)
+    check_plain(model, sites(model))
     site = sites(model)[-1]
     count = unit_count(model, site)
     own = readout(model, site)
@@ -229,17 +247,35 @@ def test_a_block_with_some_of_its_units_reads_out_just_these(name):
     torch.testing.assert_close(narrow, h[:, kept] @ own.weight[kept] + own.bias, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["opt", "bloom", "phi3", "mixtral"])
-def test_a_family_whose_units_cannot_be_reached_is_refused_by_name(name):
-    kind, config = FAMILIES[name][:2]
-    model = kind(config).eval()
-    with pytest.raises(InputError, match=rf"hidden units of {kind.__name__}, a '{config.model_type}' model"):
-        unit_count(model, sites(model)[0])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("opt", r"layers\.0\.fc1 and model\.decoder\.layers\.0\.fc2 are no one module"),
+        ("bloom", "are no one module"),
+        ("mixtral", r"mlp\.gate, a MixtralTopKRouter, is no plain linear layer: .*blocks=\[1, 2\]"),
+    ],
+)
+def test_a_family_whose_units_cannot_be_reached_is_refused_with_the_reason(name, why):
+    model = small(name)
+    with pytest.raises(InputError, match=rf"hidden units .*cannot be reached.*{why}"):
+        check_plain(model, sites(model))
+
+
+@pytest.mark.parametrize("mixes", [torch.nn.Softmax(-1), torch.nn.LayerNorm(4, elementwise_affine=False)])
+@pytest.mark.parametrize("place", ["act", "dropout"])
+def test_units_that_are_not_read_out_one_by_one_are_refused(gpt2, mixes, place):
+    """Softmax over units; a norm of y; and, where it takes any width, a norm over units as well."""
+    setattr(sites(gpt2)[1].output, place, mixes)
+    with pytest.raises(InputError, match=r"block 1: its hidden units cannot be taken out, since .*, a GPT2MLP, does"):
+        check_plain(gpt2, sites(gpt2))
 
 
 def test_a_block_that_is_linear_already_has_no_units(gpt2):
     line = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
-    with swap(gpt2, {1: line}), pytest.raises(InputError, match=r"block 1 has no hidden units: .* lacks c_fc, c_proj"):
+    with (
+        swap(gpt2, {1: line}),
+        pytest.raises(InputError, match=r"block 1 has no hidden units: .*, a Linear, is linear"),
+    ):
         unit_count(gpt2, sites(gpt2)[1])
 
 

@@ -84,6 +84,7 @@ def test_what_the_loss_does_not_feel_goes_first(gpt2, rows, monkeypatch):
     weight = torch.zeros(3, WIDTH)
     weight[torch.arange(3), torch.arange(3)] = 2.0
     for site in chosen:
+        site.output.c_fc.weight = torch.nn.Parameter(torch.zeros(WIDTH, 3))
         site.output.c_proj.weight = torch.nn.Parameter(weight)
         site.output.c_proj.bias.data.zero_()
     unit = torch.eye(3).double().repeat(4, 1) * 3**0.5  # E h hᵀ = 1
@@ -100,6 +101,7 @@ def test_scores_by_hand(gpt2, rows):
     weight = torch.zeros(3, WIDTH)
     weight[:, 7] = READOUT.weight[:, 0]
     for site in sites(gpt2):
+        site.output.c_fc.weight = torch.nn.Parameter(torch.zeros(WIDTH, 3))
         site.output.c_proj.weight = torch.nn.Parameter(weight)
     assert width.loudness(calibration)[0].tolist() == pytest.approx([2 * 20**0.5, 16**0.5, 0.5 * 32**0.5])
     assert width.fluctuation(calibration)[0].tolist() == pytest.approx([4 * 4 / 3, 0, 0.25 * 16 / 3])

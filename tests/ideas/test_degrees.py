@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from conftest import BLOCKS, VOCABULARY, WIDTH
-from helpers.families import FAMILIES, reads, small
+from helpers.families import UNITS, reads, small
 from helpers.planted_neurons import block_of, captured, power, sides_of
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling
@@ -25,15 +25,13 @@ from howlinear.ideas.degrees.products import Products, gaussian, learning_curve,
 from howlinear.ideas.degrees.spectrum import degrees, features, loudest, plant_teacher
 from howlinear.instrument.capture import capture
 from howlinear.models.ffn_sites import sites
-from howlinear.models.units import LAYERS, take_apart
+from howlinear.models.units import take_apart
 from howlinear.text.rows import TokenRows
 
 # --- the block taken apart
 
-REACHED = [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS or name == "bert"]
 
-
-@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("name", [*UNITS, "bert", "distilbert"])
 def test_every_family_whose_units_can_be_reached_is_taken_apart(name):
     model = small(name)
     rows = TokenRows.from_ids(reads(name, n=8)["input_ids"], folds=2)
@@ -46,11 +44,13 @@ def test_a_block_that_is_not_there_or_replaced_is_refused(gpt2):
     with pytest.raises(InputError, match="no block"):
         take_apart(gpt2, BLOCKS)
     gpt2.set_submodule(sites(gpt2, [1])[0].name, torch.nn.Linear(WIDTH, WIDTH))
-    with pytest.raises(InputError, match=r"block 1 has no hidden units: .*lacks c_fc, c_proj"):
+    with pytest.raises(InputError, match=r"block 1 has no hidden units: .*, a Linear, is linear"):
         take_apart(gpt2, 1)
-    gpt2.config.model_type = "unheard-of"
-    with pytest.raises(InputError, match="unheard-of"):
-        take_apart(gpt2, 0)
+    gpt2.transformer.h[0].mlp.act = torch.nn.Softmax(-1)  # mixes units
+    gpt2.transformer.h[2].mlp.dropout = torch.nn.Tanh()  # behind the readout
+    for block in (0, 2):
+        with pytest.raises(InputError, match=r", a GPT2MLP, is no activation between linear layers"):
+            take_apart(gpt2, block)
 
 
 # --- nested least squares

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from transformers import GPTJConfig, GPTJForCausalLM
+from transformers import GPTJConfig, GPTJForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from conftest import BLOCKS, VOCABULARY
 from helpers.captures import streams_behind
-from helpers.families import FAMILIES, reads, small
+from helpers.families import GROUPED, UNITS, reads, small
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import (
@@ -15,12 +15,11 @@ from howlinear.models.layers import (
     layers_of,
     parameters,
     parts_of,
+    share_written,
     streams_hooked,
     sub_layer_size,
-    writes_to_stream,
 )
 from howlinear.models.layerwise import Layerwise
-from howlinear.models.units import LAYERS
 
 
 def states(model, ids):
@@ -72,17 +71,19 @@ def test_other_families_are_refused():
         parts_of(other)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
-def test_what_a_block_writes_is_added_to_the_stream_unless_the_family_norms_it(name):
-    """Planted: a block writes a constant more, and where no norm stands between, the stream has it more."""
+@pytest.mark.parametrize("name", UNITS)
+def test_what_a_block_writes_reaches_the_stream_unless_the_family_norms_it(name):
     model, ids = small(name), reads(name)["input_ids"]
-    site = sites(model)[0]
-    before = streams_behind(model, ids, 0)[0]
-    more = torch.linspace(-1, 2, before.shape[-1])
-    hook = site.output.register_forward_hook(lambda *seen: seen[-1] + more)
-    after = streams_behind(model, ids, 0)[0]
-    hook.remove()
-    assert torch.allclose(after - before, more.expand_as(before), atol=1e-4) == writes_to_stream(model)
+    found = share_written(sites(model)[0], lambda: streams_behind(model, ids, 0)[0])
+    assert found == (None if name in ("gemma2", "gemma3_text", "olmo2") else 1.0)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.22, -3.0])
+def test_the_factor_of_what_a_block_writes_is_found(factor):
+    torch.manual_seed(0)
+    model = GraniteForCausalLM(GraniteConfig(**GROUPED, residual_multiplier=factor)).eval()
+    ids = reads("llama")["input_ids"]
+    assert share_written(sites(model)[1], lambda: streams_behind(model, ids, 1)[0]) == pytest.approx(factor, rel=1e-4)
 
 
 # --- a text that moves through a model layer by layer

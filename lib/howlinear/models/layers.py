@@ -26,8 +26,6 @@ PARTS = {  # model_type: names of each sub-layer and of the norm before it in it
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
 }
-NORM_WHAT_IS_WRITTEN = ("gemma2", "gemma3_text", "olmo2")
-"""Families with a norm between an FFN's output and the residual stream."""
 
 
 def parts_of(model: PreTrainedModel) -> dict[str, tuple[str, str]]:
@@ -52,9 +50,23 @@ def stack_of(model: PreTrainedModel, site: str = "ffn") -> str:
     return first.stack
 
 
-def writes_to_stream(model: PreTrainedModel) -> bool:
-    """Whether an FFN's output is added to the residual stream as it is, with no norm between."""
-    return model.config.model_type not in NORM_WHAT_IS_WRITTEN
+@torch.no_grad()
+def share_written(site: Site, run: Callable[[], Tensor]) -> float | None:
+    """What share of an FFN's output reaches the residual stream: 1, or its layer's factor; None if a norm is between.
+
+    Tried by a constant that is added to the output; `run` returns the stream behind the layer.
+    """
+    before = run()
+    width = before.shape[-1]
+    more = torch.linspace(-1, 2, width).to(before) * before.abs().max()
+    with site.output.register_forward_hook(lambda _, __, y: y + more):
+        change = (run() - before).flatten(0, -2).double()
+    more = more.double()
+    share = float((change @ more).mean() / more.square().sum())
+    odd = (change - share * more).abs().max() > torch.finfo(before.dtype).eps ** 0.5 * change.abs().max()
+    if odd or share == 0:
+        return None
+    return 1.0 if abs(share - 1) < 1e-3 else share
 
 
 @contextmanager

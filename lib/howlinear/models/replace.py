@@ -9,7 +9,9 @@ no such entry: its config just has another number of hidden units, and any progr
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,11 +19,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.calls import FAILURES
 from howlinear.models.checks import check_in_memory, check_weights, is_written_over, unwrapped
 from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, stands_alone, width_at
 from howlinear.models.shards import ShardWriter, is_on_disk
 from howlinear.models.swap import maps_and_site, swap
-from howlinear.models.units import LAYERS, WIDTHS, narrow, unit_count
+from howlinear.models.units import narrow, unit_count
 
 
 def replace(model: Any, maps: Any) -> PreTrainedModel:
@@ -61,14 +64,14 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     # copy the model while the maps are in place, so that the replaced FFNs are not copied
     ranks = replaced(model.config)
     counts = units_left(model.config)
-    layers = LAYERS.get(model.config.model_type, ())
     linear_of = {}  # block → what is in its place, on a device
+    families = {type(site.output) for site in sites(model) if not site.linear}  # of blocks that have hidden units
     with swap(model, modules):
         for site in sites(model, blocks):
             linear_of[site.block] = site.ffn
             for of_all in (ranks, counts):
                 of_all.pop(site.block, None)
-            if layers and all(hasattr(site.output, name) for name in layers):  # as its family's blocks have them
+            if type(site.output) in families and not site.linear:
                 counts[site.block] = unit_count(model, site)
             else:
                 ranks[site.block] = _rank(site, width_at(model, site))
@@ -102,17 +105,32 @@ def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mappi
 
     If all blocks have the same number of units, the config's own name for it is set; otherwise an entry is added.
     """
-    family = model.config.model_type
-    alike = not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model))
-    if alike and family in WIDTHS:
-        setattr(model.config, WIDTHS[family], next(iter(counts.values())))
-        if hasattr(model.config, "howlinear"):
-            del model.config.howlinear
-        return
+    if not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model)):
+        told = _config_of_width(model, next(iter(counts.values())))
+        if told is not None:
+            model.config = told
+            return
     entry = {"replaced": {str(block): ranks[block] for block in sorted(ranks)}}
     if counts:
         entry["units"] = {str(block): counts[block] for block in sorted(counts)}
     model.config.howlinear = entry
+
+
+def _config_of_width(model: PreTrainedModel, count: int) -> PreTrainedConfig | None:
+    """Return a model's config with its own name for the number of hidden units set to it; None if it has no name."""
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    for name in model.config.get_text_config().to_dict():
+        if not re.search("inter|inner|ff", name):  # intermediate_size, n_inner, ffn_dim, d_ff, …
+            continue
+        config = copy.deepcopy(model.config)
+        config.dtype = model.dtype
+        setattr(config.get_text_config(), name, count)
+        if hasattr(config, "howlinear"):
+            del config.howlinear
+        with suppress(*FAILURES), torch.device("meta"):
+            if {name: tensor.shape for name, tensor in type(model)(config).state_dict().items()} == shapes:
+                return config
+    return None
 
 
 def copy_of(model: PreTrainedModel) -> PreTrainedModel:

@@ -1,4 +1,4 @@
-"""A feed-forward block's hidden units: where a family keeps them, and the same block with fewer of them.
+"""A feed-forward block's hidden units: where it keeps them, and the same block with fewer of them.
 
 The hidden units h are the input of the block's last layer, which reads them out: y = V h + b. Unit j owns a row of each
 layer before it and a column of V, so a block with fewer units is the same module with narrower layers.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
+from itertools import permutations, product
 
 import torch
 from jaxtyping import Int64
@@ -20,53 +22,72 @@ from transformers.pytorch_utils import Conv1D
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.gaussian import Hidden
 from howlinear.errors import InputError
+from howlinear.models.calls import FAILURES, suited_to
 from howlinear.models.checks import check_in_memory, is_written_over
-from howlinear.models.ffn_sites import Site, activation_beside, sites
+from howlinear.models.ffn_sites import Site, activation_beside, sites, width_at
 from howlinear.models.shards import is_on_disk
 
-ACTIVATIONS = ("act", "act_fn")  # names of the activation in FFN modules
-_GATED = ("gate_proj", "up_proj", "down_proj")
-LAYERS = {  # model_type: layers of its FFN module, the last one reads the hidden units out
-    **dict.fromkeys(("gpt2", "gpt_neo"), ("c_fc", "c_proj")),
-    **dict.fromkeys(("falcon", "gpt_neox"), ("dense_h_to_4h", "dense_4h_to_h")),
-    **dict.fromkeys(("gemma2", "gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3", "stablelm"), _GATED),
-    "gptj": ("fc_in", "fc_out"),
-}
 _PLAIN = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
 """Modules with linear layers that compute x W + b."""
 
-WIDTHS = {  # model_type: the config's name for the number of hidden units, if all blocks have the same
-    **dict.fromkeys(("gpt2", "gptj"), "n_inner"),
-    **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neo", "gpt_neox", "llama", "mistral"), "intermediate_size"),
-    **dict.fromkeys(("olmo2", "qwen2", "qwen3", "stablelm"), "intermediate_size"),
-    "falcon": "ffn_hidden_size",
-}
+TRIED = 6
+"""Hidden units of the small copy of a block on which `_reads_out` is tried."""
 
 
 def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
-    """List the layers of a block's FFN: one or two from x to the hidden units, and the last, from these to y."""
-    family = model.config.model_type
-    if family not in LAYERS:
+    """List the layers of a block's FFN: one or two from x to the hidden units, and the last, from these to y.
+
+    One layer may hold gate and up-projection, one behind the other (Phi-3).
+    """
+    return list(named_unit_layers(model, site).values())
+
+
+def named_unit_layers(model: PreTrainedModel, site: Site) -> dict[str, nn.Module]:
+    """Find these layers by their shapes: path below the FFN → layer; whether they compute y is for `check_plain`."""
+    ffn, width = site.ffn, width_at(model, site)
+    if ffn is None:
         raise InputError(
-            f"the hidden units of {type(model).__name__}, a {family!r} model, cannot be reached: known are those of "
-            f"{', '.join(sorted(LAYERS))}"
+            f"the hidden units of {type(model).__name__}, a {model.config.model_type!r} model, cannot be reached: "
+            f"{site.input_name} and {site.name} are no one module"
         )
-    ffn = site.output
-    missing = [name for name in LAYERS[family] if name not in ffn._modules]  # its own: a wrapper passes names on
-    if missing:
+    if site.linear:
         raise InputError(
-            f"block {site.block} has no hidden units: {site.name}, a {type(ffn).__name__}, lacks {', '.join(missing)}; "
-            "name blocks that have them, as in blocks=[1, 2] (--blocks 1,2)"
+            f"block {site.block} has no hidden units: {site.name}, a {type(ffn).__name__}, is linear; name blocks that "
+            "have them, as in blocks=[1, 2] (--blocks 1,2)"
         )
-    layers = {name: getattr(ffn, name) for name in LAYERS[family]}
-    for name, layer in layers.items():
-        written_in = type(layer).forward.__module__  # a subclass of somebody's own may add an adapter, or round
-        if not isinstance(layer, nn.Linear | Conv1D) or not written_in.startswith(_PLAIN):
-            raise InputError(
-                f"block {site.block}: {site.name}.{name}, a {type(layer).__name__}, is no plain linear layer: merge "
-                "adapters into the weights first, and load the model without quantised layers"
-            )
-    return list(layers.values())
+    # activations may have learned scalars
+    owners = dict.fromkeys(name.rpartition(".")[0] for name, value in ffn.named_parameters() if value.numel() > 1)
+    layers = {name: ffn.get_submodule(name) for name in owners}
+    odd = [name for name, layer in layers.items() if not _is_plain(layer)]
+    for last in () if odd else reversed(layers):
+        first = [_weight(layer).shape for name, layer in layers.items() if name != last]
+        count, outside = _weight(layers[last]).shape
+        shapes = [(width, count)], [(width, count)] * 2, [(width, 2 * count)]
+        if outside == width and first in shapes:
+            return {name: layer for name, layer in layers.items() if name != last} | {last: layers[last]}
+    path = ".".join(filter(None, (site.name, *odd[:1])))
+    what = "no plain linear layer" if odd else "not one or two linear layers from x and one to y"
+    raise InputError(
+        f"block {site.block}: its hidden units cannot be reached, since {path}, a "
+        f"{type(layers[odd[0]] if odd else ffn).__name__}, is {what}: merge adapters into the weights first, load the "
+        "model without quantised layers, and leave out blocks of experts, as in blocks=[1, 2] (--blocks 1,2)"
+    )
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether a layer computes x W + b: a subclass of somebody's own may add an adapter, or round."""
+    return isinstance(layer, nn.Linear | Conv1D) and type(layer).forward.__module__.startswith(_PLAIN)
+
+
+def first_maps(model: PreTrainedModel, site: Site) -> list[AffineMap]:
+    """Return the one or two maps from x to the hidden units, or to their gates and factors, in float64."""
+    *first, last = unit_layers(model, site)
+    count = len(_weight(last))
+    maps = []
+    for each in map(affine_of, first):
+        parts = zip(each.weight.split(count, 1), each.bias.split(count), strict=True)
+        maps += [AffineMap(weight, bias) for weight, bias in parts]
+    return maps
 
 
 def take_apart(model: PreTrainedModel, block: int) -> Hidden:
@@ -75,9 +96,24 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
     between = None if site.ffn is not None else activation_beside(model, site)
     if between is not None:  # a pair of layers, as in BERT
         return Hidden(gate=affine_of(site.input), up=None, activation=between, out=affine_of(site.output))
-    gate, *beside, out = [affine_of(layer) for layer in unit_layers(model, site)]
-    (activation,) = [getattr(site.output, name) for name in ACTIVATIONS if hasattr(site.output, name)]
-    return Hidden(gate=gate, up=beside[0] if beside else None, activation=activation, out=out)
+    ffn, maps, out = site.ffn, first_maps(model, site), readout(model, site)
+    x = torch.randn(4, len(maps[0].weight), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        y = ffn(suited_to(ffn, x)).double().cpu()
+        # which is the gate, and which part the activation, shows in what they compute
+        for part, order in product(ffn.children(), permutations(maps)):
+            if any(parameter.ndim > 1 for parameter in part.parameters()):
+                continue
+            gate, up = order if len(order) == 2 else (*order, None)
+            hidden = Hidden(gate=gate, up=up, activation=part, out=out)
+            if _close(hidden(x), y, torch.finfo(model.dtype).eps ** 0.5) and _reads_out(model, site):
+                return hidden
+    raise InputError(f"block {block}: {site.name}, a {type(ffn).__name__}, is no activation between linear layers")
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    """Whether two tensors are the same but for a share of the largest number."""
+    return float((one - other).abs().max()) <= tolerance * float(other.abs().max())
 
 
 def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
@@ -104,6 +140,36 @@ def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
             else:
                 continue
             raise InputError(f"block {site.block}: a layer of {site.name} is not as its weights say: {odd}")
+        if not _reads_out(model, site):
+            raise InputError(
+                f"block {site.block}: its hidden units cannot be taken out, since {site.name}, a "
+                f"{type(site.output).__name__}, does more than read them out one by one"
+            )
+
+
+@torch.no_grad()
+def _reads_out(model: PreTrainedModel, site: Site) -> bool:
+    """Whether y = h V + b with units that each depend on their own weights: tried on a small copy, drawn at random."""
+    generator = torch.Generator().manual_seed(0)
+    small = _narrowed(model, site, TRIED)
+    for part in small.modules():
+        for hooks in (part._forward_hooks, part._forward_pre_hooks):
+            hooks.clear()
+        for name, value in part.named_parameters(recurse=False):  # whose own may be on disk, or in half precision
+            setattr(part, name, nn.Parameter(torch.randn(value.shape, generator=generator, device="cpu")))
+    small = small.float().cpu().eval()
+    tried = replace(site, input=small, output=small)
+    own, kept = readout(model, tried), torch.tensor([0, 2, 3], device="cpu")
+    thin = with_units(model, tried, kept, AffineMap(own.weight[kept], own.bias))
+    x = torch.randn(2, 3, width_at(model, site), generator=generator, device="cpu")
+    seen: list[Tensor] = []
+    try:
+        with units_hooked(model, [tried], lambda _, h: seen.append(h.double())):
+            y, less = small(x.clone()), thin(x.clone())
+        h = seen[0]
+        return _close(own(h), y, 1e-4) and _close(h[..., kept] @ own.weight[kept] + own.bias, less, 1e-4)
+    except FAILURES:
+        return False
 
 
 def unit_count(model: PreTrainedModel, site: Site) -> int:
@@ -148,14 +214,16 @@ def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], ne
     The bias of `new` is left out if the block's own readout has none.
     """
     thin = _narrowed(model, site, len(kept))
-    *names, last = LAYERS[model.config.model_type]
+    layers, count = named_unit_layers(model, site), unit_count(model, site)
+    last, _ = layers.popitem()
     with torch.no_grad():
-        for name in names:
-            layer, narrower = getattr(site.output, name), getattr(thin, name)
-            _weight(narrower).copy_(_weight(layer)[:, kept])
+        for name, layer in layers.items():
+            narrower, (_, outside) = thin.get_submodule(name), _weight(layer).shape
+            own = torch.cat([kept + start for start in range(0, outside, count)])  # of gate and up-projection
+            _weight(narrower).copy_(_weight(layer)[:, own])
             if layer.bias is not None:
-                narrower.bias.copy_(layer.bias[kept])
-    write(getattr(thin, last), new)
+                narrower.bias.copy_(layer.bias[own])
+    write(thin.get_submodule(last), new)
     return thin
 
 
@@ -175,16 +243,17 @@ def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
 
 def _narrowed(model: PreTrainedModel, site: Site, count: int) -> nn.Module:
     """Copy a block's FFN with layers for another number of hidden units, with weights still to be set."""
-    layers = unit_layers(model, site)
-    thin = copy.deepcopy(site.output, {id(layer): layer for layer in layers})  # without copies of these
-    for name, layer in zip(LAYERS[model.config.model_type], layers, strict=True):
+    layers, whole = named_unit_layers(model, site), unit_count(model, site)
+    thin = copy.deepcopy(site.output, {id(layer): layer for layer in layers.values()})  # without copies of these
+    *_, last = layers
+    for name, layer in layers.items():
         inside, outside = _weight(layer).shape
-        if layer is layers[-1]:
+        if name == last:
             inside = count
         else:
-            outside = count
+            outside = outside // whole * count
         with layer.weight.device:
             of_conv = isinstance(layer, Conv1D)
             new = Conv1D(outside, inside) if of_conv else nn.Linear(inside, outside, bias=layer.bias is not None)
-        setattr(thin, name, new.to(layer.weight.dtype))
+        thin.set_submodule(name, new.to(layer.weight.dtype))
     return thin

@@ -179,11 +179,12 @@ def size_options(
 
 
 def unit_sizes(model: PreTrainedModel, site: Site) -> tuple[int, int]:
-    """Count the parameters that go with a hidden unit of a block, and those that stay, of its readout's bias."""
+    """Count the parameters that go with a hidden unit of a block, and those that stay, as its readout's bias does."""
     whole = sum(parameter.numel() for parameter in site.parameters())
     bias = unit_layers(model, site)[-1].bias
-    fixed = 0 if bias is None else bias.numel()
-    return (whole - fixed) // unit_count(model, site), fixed
+    count = unit_count(model, site)
+    of_a_unit = (whole - (0 if bias is None else bias.numel())) // count
+    return of_a_unit, whole - count * of_a_unit
 
 
 def allocate_units(

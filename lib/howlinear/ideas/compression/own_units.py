@@ -47,7 +47,7 @@ from howlinear.ideas.compression.units import (
 )
 from howlinear.models.disk_copy import copy_on_disk
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.layers import stack_of, writes_to_stream
+from howlinear.models.layers import share_written, stack_of
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.replace import replace, with_fewer_units
 from howlinear.models.shards import ShardWriter, is_on_disk
@@ -126,16 +126,15 @@ def anchor(
     """Fit the readouts of smaller blocks once more, block after block, each on the output of those before it.
 
     The text moves layer by layer through the whole model and through the smaller one. When all rows have passed a
-    layer, its readout is fitted, and the smaller model's streams continue with the output of the new readout. In a
-    family that normalises the output of its FFNs (`layers.writes_to_stream`) readouts stay as they are: what is added
-    to a readout there is not what reaches the stream.
+    layer, its readout is fitted, and the smaller model's streams continue with the output of the new readout. Where a
+    norm stands behind the FFN (`layers.share_written`) the readout stays as it is: what is added to it there is not
+    what reaches the stream.
 
     A block is looked up when its layer's turn comes, and its readout is overwritten. `finish` is called after every
     layer with its number and its smaller block, or None if there is none or an interrupted run has done it. A `work`
     folder keeps the streams behind the last finished layer.
     """
     model = calibration.model
-    fits = writes_to_stream(model)
     costs = costs_of(calibration)
     batches, half_of = halves_of(calibration.ids, max(1, calibration.batch_size // 2))
     whole = Layerwise(model, batches)
@@ -156,12 +155,15 @@ def anchor(
         hidden.clear()
         with whole.layer() as run:
             smaller = {number: blocks[number]} if number in blocks else {}
+            share = None
+            if smaller:
+                share = share_written(*sites(model, [number]), lambda run=run: run(0, whole.streams[0].clone()))
             with swap(model, smaller):
                 thin = sites(model, [number]) if smaller else []
                 with units_hooked(model, thin, keep):
                     streams = [run(place, stream) for place, stream in enumerate(streams)]
             whole.advance()
-        if smaller and fits:
+        if share is not None:
             # √w [h, 1] and √w r, with r = s − ŝ, half by half
             layer = unit_layers(model, thin[0])[-1]
             cost = costs[number]
@@ -174,10 +176,10 @@ def anchor(
                 halves[half].update(units, weight.sqrt()[:, None] * r)
             added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
             if added is not None:
-                # add B to the readout, and to the streams what it would have added
+                # add B to the readout, by the share of it that reaches the stream, and to the streams as it is
                 slope, constant = added[:-1], added[-1]
                 before = affine_of(layer)
-                write(layer, AffineMap(before.weight + slope, before.bias + constant))
+                write(layer, AffineMap(before.weight + slope / share, before.bias + constant / share))
                 for stream, h in zip(streams, hidden, strict=True):
                     stream += h @ slope.to(h) + constant.to(h)
         finish(number, smaller.get(number))

@@ -48,7 +48,15 @@ from howlinear.models.layers import parameters
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
-from howlinear.models.units import LAYERS, affine_of, readout, unit_count, unit_layers, units_hooked, with_units
+from howlinear.models.units import (
+    first_maps,
+    named_unit_layers,
+    readout,
+    unit_count,
+    unit_layers,
+    units_hooked,
+    with_units,
+)
 
 RIDGE = 1e-5
 """λ as a share of the mean diagonal of G_PP. The authors' code has 1e-3 by default and 0 in its examples; where a few
@@ -104,10 +112,9 @@ def surgeon(calibration: Calibration, share: float) -> PreTrainedModel:
 
 def weight_norms(model: PreTrainedModel, site: Site) -> Float[Tensor, " m"]:
     """Multiply the norms of each unit's weights: those from x (one vector or two) and those to y."""
-    *inner, _ = unit_layers(model, site)
     norms = readout(model, site).weight.norm(dim=1)
-    for layer in inner:
-        norms = norms * affine_of(layer).weight.norm(dim=0)
+    for each in first_maps(model, site):
+        norms = norms * each.weight.norm(dim=0)
     return norms
 
 
@@ -277,7 +284,7 @@ def narrowed(
             new = AffineMap(own.weight[units], own.bias)
         else:
             new = refit(own, moments_of(calibration)[site.block], units)
-        thin[site.block] = _with_bias(with_units(model, site, units, new), model, new)
+        thin[site.block] = _with_bias(with_units(model, site, units, new), model, site, new)
     return replace(model, thin)
 
 
@@ -317,10 +324,9 @@ def next_moments(text: Layerwise, site: Site) -> Moments:
     return moments
 
 
-def _with_bias(ffn: nn.Module, model: PreTrainedModel, readout: AffineMap) -> nn.Module:
+def _with_bias(ffn: nn.Module, model: PreTrainedModel, site: Site, readout: AffineMap) -> nn.Module:
     """Give a block's readout a bias if it needs one and its family has none; return the block."""
-    name = LAYERS[model.config.model_type][-1]
-    last = getattr(ffn, name)
+    last = ffn.get_submodule(list(named_unit_layers(model, site))[-1])
     if last.bias is None and readout.bias.any():
         last.register_parameter("bias", nn.Parameter(readout.bias.to(last.weight), requires_grad=False))
     return ffn
