@@ -109,6 +109,21 @@ def test_a_layer_or_a_stream_that_changes_on_the_way_is_seen_by_the_next(model, 
     torch.testing.assert_close(text.streams[0], expected[0], rtol=1e-4, atol=1e-5)
 
 
+def test_the_masks_of_equal_batches_are_kept_once():
+    """Gemma 2's take more memory than the streams."""
+    model, ids = small("gemma2"), reads("gemma2", n=6)["input_ids"]
+    text = Layerwise(model, list(ids.split(2)))
+    first, *others = text._extras
+    assert all(extras is first for extras in others)
+    mask = torch.ones_like(ids)
+    mask[4:, -1] = 0
+    halves = zip(ids.split(2), mask.split(2), strict=True)
+    text = Layerwise(model, [{"input_ids": i, "attention_mask": m, "use_cache": False} for i, m in halves])
+    first, second, padded = text._extras
+    assert first is second
+    assert padded is not first
+
+
 def test_nothing_is_left_behind_in_the_model(model, ids):
     first, second, *_ = layers_of(model)
     first.forward = own = first.forward

@@ -181,7 +181,9 @@ class Layerwise:
             trunk(self.model, batch)
         if len(extras) != len(self.layers):
             raise InseparableError(f"a pass runs {len(extras)} of its {len(self.layers)} layers")
-        self._extras.append(extras)
+        # Most batches have the same masks and positions, which are then kept once: Gemma 2's outweigh the streams.
+        known = next((other for other in self._extras if _same(extras, other)), extras)
+        self._extras.append(known)
 
     def _check_turn(self, number: int, args: tuple, named: dict, handed_on: list[Tensor]) -> None:
         """Refuse a layer unless it runs in turn, and reads the previous layer's output once, as its first argument."""
@@ -217,3 +219,18 @@ def _form_of(output: Tensor | tuple) -> Callable[[Tensor], Any]:
     if isinstance(output, Tensor):
         return lambda stream: stream
     return lambda stream: (stream, *output[1:])
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments are equal, tensors number by number."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return isinstance(one, str | int | float) and one == other
