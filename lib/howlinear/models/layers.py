@@ -58,7 +58,7 @@ def share_written(site: Site, run: Callable[[], Tensor]) -> float | None:
     """
     before = run()
     width = before.shape[-1]
-    more = torch.linspace(-1, 2, width).to(before) * before.abs().max()
+    more = torch.linspace(-1, 2, width, device="cpu").to(before) * before.abs().max()
     with site.output.register_forward_hook(lambda _, __, y: y + more):
         change = (run() - before).flatten(0, -2).double()
     more = more.double()

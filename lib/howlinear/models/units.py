@@ -97,7 +97,8 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
     if between is not None:  # a pair of layers, as in BERT
         return Hidden(gate=affine_of(site.input), up=None, activation=between, out=affine_of(site.output))
     ffn, maps, out = site.ffn, first_maps(model, site), readout(model, site)
-    x = torch.randn(4, len(maps[0].weight), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, len(maps[0].weight), dtype=torch.float64, generator=generator, device="cpu")
     with torch.no_grad():
         y = ffn(suited_to(ffn, x)).double().cpu()
         # which is the gate, and which part the activation, shows in what they compute
