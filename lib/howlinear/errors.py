@@ -53,6 +53,8 @@ def readable(what: str, remedy: str) -> Iterator[None]:
     """Turn any error in reading a file, damaged or not there, into a `SourceError` that ends with the remedy."""
     try:
         yield
+    except SourceError:
+        raise  # it says already what cannot be read
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or in_one_line(error)
         raise SourceError(f"cannot read {what}: {why}; {remedy}") from error

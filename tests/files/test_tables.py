@@ -123,6 +123,11 @@ def test_missing_and_damaged_results_say_what_to_do(tmp_path):
     path.write_text(path.read_text().replace(",2\n", ",two\n"))
     with pytest.raises(SourceError, match="make them again"):
         tables.read(tmp_path / STEM)
+    (tmp_path / STEM / "run.json").write_text("{")
+    path.unlink()
+    with pytest.raises(SourceError) as caught:
+        tables.read(tmp_path / STEM)
+    assert str(caught.value).count("make them again") == 1
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,14 @@ def test_the_factor_of_what_a_block_writes_is_found(factor):
     assert share_written(sites(model)[1], lambda: streams_behind(model, ids, 1)[0]) == pytest.approx(factor, rel=1e-4)
 
 
+def test_a_stream_that_half_precision_cannot_double_has_no_share():
+    model, ids = small("gpt2").half(), reads("gpt2")["input_ids"]
+    with torch.no_grad():
+        embedded = model.transformer.wte.weight
+        embedded *= 40_000 / embedded[ids].abs().max()  # float16 ends at 65,504
+    assert share_written(sites(model)[0], lambda: streams_behind(model, ids, 0)[0]) is None
+
+
 # --- a text that moves through a model layer by layer
 
 

@@ -38,13 +38,17 @@ ENDS = ("_low", "_high")
 
 def with_ends(name: str) -> list[str]:
     """Return the names of the three columns of a number with its interval."""
-    return [name, *(name + end for end in ENDS)]
+    low, high = ENDS
+    return [name, name + low, name + high]
 
 
 def stack(tables: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
     """Concatenate the tables of several models, in the given columns; without rows if no table has any."""
+    columns = list(columns)
     filled = [table for table in tables if len(table)]
-    return pd.concat(filled, ignore_index=True)[list(columns)] if filled else pd.DataFrame(columns=list(columns))
+    if not filled:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(filled, ignore_index=True)[columns]
 
 
 # --- the data dictionary
@@ -79,21 +83,26 @@ class Column:
 @cache
 def dictionary() -> dict[str, dict[str, Column]]:
     """Read the data dictionary: `common` or a notebook → column name, or `table.column` → its entry."""
-    sections = yaml.safe_load(DICTIONARY.read_text(encoding="utf-8"))
-    return {
-        section: {name: Column(**entry) for name, entry in (columns or {}).items()}
-        for section, columns in sections.items()
-    }
+    described: dict[str, dict[str, Column]] = {}
+    for section, columns in yaml.safe_load(DICTIONARY.read_text(encoding="utf-8")).items():
+        described[section] = {}
+        for name, entry in (columns or {}).items():
+            described[section][name] = Column(**entry)
+    return described
 
 
 def describe_column(stem: str, table: str, name: str) -> Column:
     """Look up the entry of a column, or of the number whose interval it ends; a column without an entry is refused."""
-    own, common = dictionary().get(stem, {}), dictionary()[COMMON]
-    of_number = re.sub(f"({'|'.join(ENDS)})$", "", name)
-    for candidate in dict.fromkeys((name, of_number)):
-        for section, key in ((own, f"{table}.{candidate}"), (own, candidate), (common, candidate)):
-            if key in section:
-                return section[key]
+    own = dictionary().get(stem, {})
+    common = dictionary()[COMMON]
+    ends = "|".join(ENDS)
+    of_number = re.sub(f"({ends})$", "", name)
+    # a column has an entry of its own, or that of its number; the notebook's stand before the common ones
+    for candidate in (name, of_number):
+        in_table = f"{table}.{candidate}"
+        found = own.get(in_table) or own.get(candidate) or common.get(candidate)
+        if found is not None:
+            return found
     raise InputError(f"column {name!r} of table {table!r} of {stem} is not in {DICTIONARY.name}: say there what it is")
 
 
@@ -106,35 +115,52 @@ def as_recorded(table: pd.DataFrame, stem: str, name: str) -> pd.DataFrame:
     The index is dropped. A column that the dictionary lacks, an infinite number, and keys that do not identify rows
     are refused.
     """
-    described = {column: describe_column(stem, name, column) for column in table.columns}
     recorded = table.reset_index(drop=True)
-    for column, about in described.items():
+    keys = []
+    for column in table.columns:
+        about = describe_column(stem, name, column)
+        if about.key:
+            keys.append(column)
         if about.type == "number":
-            numbers = pd.to_numeric(recorded[column]).astype("float64")
-            if np.isinf(numbers).any():
-                raise InputError(f"{stem}, table {name}: {column} is infinite in row {int(np.isinf(numbers).argmax())}")
-            recorded[column] = [round_number(number, about.digits, about.decimals) for number in numbers]
-    keys = [column for column, about in described.items() if about.key]
-    if recorded.duplicated(keys or None).any():
-        twice = recorded[recorded.duplicated(keys or None)].iloc[0].to_dict()
-        raise InputError(f"{stem}, table {name}: two rows have the same {', '.join(keys) or 'content'}: {twice}")
+            recorded[column] = _rounded(recorded[column], about, f"{stem}, table {name}")
+
+    again = recorded.duplicated(keys or None)
+    if again.any():
+        twice = recorded[again].iloc[0].to_dict()
+        same = ", ".join(keys) or "content"
+        raise InputError(f"{stem}, table {name}: two rows have the same {same}: {twice}")
     return _parse(_print(recorded), stem, name)
+
+
+def _rounded(column: pd.Series, about: Column, place: str) -> list[float | None]:
+    """Round the numbers of a column as the dictionary says; one that is infinite is refused."""
+    numbers = pd.to_numeric(column).astype("float64")
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        raise InputError(f"{place}: {column.name} is infinite in row {int(infinite.argmax())}")
+    return [round_number(number, about.digits, about.decimals) for number in numbers]
 
 
 def _print(table: pd.DataFrame) -> str:
     return table.to_csv(index=False, lineterminator="\n")
 
 
+_TYPES = {"number": "float64", "integer": "Int64", "text": "str", "flag": "boolean"}
+_WITHOUT_GAPS = {"Int64": "int64", "boolean": "bool"}
+"""pandas' types of columns in which a cell may be missing → the plain types of those in which none is."""
+
+
 def _parse(text: str, stem: str, name: str) -> pd.DataFrame:
-    types = {"number": "float64", "integer": "Int64", "text": "str", "flag": "boolean"}
     header = text.partition("\n")[0]
-    dtypes = {column: types[describe_column(stem, name, column).type] for column in header.split(",")}
+    types = {}
+    for column in header.split(","):
+        about = describe_column(stem, name, column)
+        types[column] = _TYPES[about.type]
     # only an empty cell is missing: a text may well be "None" or "NA"
-    table = pd.read_csv(io.StringIO(text), dtype=dtypes, keep_default_na=False, na_values=[""])
-    for column in table.columns:  # plain types where there is no gap
-        if isinstance(table[column].dtype, pd.Int64Dtype | pd.BooleanDtype) and not table[column].isna().any():
-            table[column] = table[column].astype("int64" if dtypes[column] == "Int64" else "bool")
-    return table
+    table = pd.read_csv(io.StringIO(text), dtype=types, keep_default_na=False, na_values=[""])
+    full = table.columns[table.notna().all()]
+    plain = {column: _WITHOUT_GAPS[types[column]] for column in full if types[column] in _WITHOUT_GAPS}
+    return table.astype(plain)
 
 
 # --- reading and writing
@@ -178,13 +204,18 @@ def read(folder: Path) -> Results:
     if not (folder / RUN).is_file():
         raise SourceError(f"no results in {folder}: run notebook {folder.name} first, or make figures")
     with readable(f"results in {folder}", "make them again with make figures"):
-        texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.csv"))}
+        texts = {}
+        for path in sorted(folder.glob("*.csv")):
+            texts[path.stem] = path.read_text(encoding="utf-8")
         return from_texts(folder.name, texts, load(folder / RUN))
 
 
 def from_texts(stem: str, texts: Mapping[str, str], run: Mapping[str, Any]) -> Results:
     """Build results from the content of their CSV files, given by table name."""
-    return Results(stem, {name: _parse(text, stem, name) for name, text in texts.items()}, run)
+    tables = {}
+    for name, text in texts.items():
+        tables[name] = _parse(text, stem, name)
+    return Results(stem, tables, run)
 
 
 def results(profile: str | Path, stem: str) -> Results:
@@ -211,7 +242,8 @@ def results(profile: str | Path, stem: str) -> Results:
 
 def differences(old: Results, new: Results) -> list[str]:
     """List where two results differ beyond a column's tolerance, one line each; rows are matched by their keys."""
-    lines = [f"{name}: gone" for name in old.keys() - new.keys()] + [f"{name}: new" for name in new.keys() - old.keys()]
+    lines = [f"{name}: gone" for name in old.keys() - new.keys()]
+    lines += [f"{name}: new" for name in new.keys() - old.keys()]
     for name in sorted(old.keys() & new.keys()):
         lines += _table_differences(old.stem, name, old[name], new[name])
     return lines
@@ -222,19 +254,20 @@ def _table_differences(stem: str, name: str, old: pd.DataFrame, new: pd.DataFram
         return [f"{name}: columns {', '.join(old.columns)} → {', '.join(new.columns)}"]
     described = {column: describe_column(stem, name, column) for column in old.columns}
     keys = [column for column, about in described.items() if about.key]
-    old, new = (table.set_index(keys) if keys else table for table in (old, new))
+    if keys:
+        old = old.set_index(keys)
+        new = new.set_index(keys)
+
     lines = [f"{name}, {_at(key)}: gone" for key in old.index.difference(new.index)]
     lines += [f"{name}, {_at(key)}: new" for key in new.index.difference(old.index)]
     both = old.index.intersection(new.index)
     for column in old.columns:
         about = described[column]
-        if about.compared:
-            pairs = zip(both, old.loc[both, column], new.loc[both, column], strict=True)
-            lines += [
-                f"{name}, {_at(key)}, {column}: {before} → {after}"
-                for key, before, after in pairs
-                if not _same(before, after, about.tolerance)
-            ]
+        if not about.compared:
+            continue
+        for key, before, after in zip(both, old.loc[both, column], new.loc[both, column], strict=True):
+            if not _same(before, after, about.tolerance):
+                lines.append(f"{name}, {_at(key)}, {column}: {before} → {after}")
     return lines
 
 
@@ -248,17 +281,22 @@ def _same(before: Any, after: Any, tolerance: float) -> bool:
     if isinstance(before, str | bool | np.bool_):
         return bool(before == after)
     # a number recorded in steps of its tolerance may be one step off: in floats, 0.71 − 0.7 is above 0.01
-    return bool(abs(before - after) <= tolerance * max(1.0, abs(before)) * (1 + 1e-9))
+    allowed = tolerance * max(1.0, abs(before)) * (1 + 1e-9)
+    return bool(abs(before - after) <= allowed)
 
 
 def main(old: str, new: str) -> int:
     """Compare the results of every notebook in two folders; print what moved and return 1 if anything did."""
-    stems = sorted({path.parent.name for folder in (old, new) for path in Path(folder).glob(f"*/{RUN}")})
+    folders = Path(old), Path(new)
+    stems = {path.parent.name for folder in folders for path in folder.glob(f"*/{RUN}")}
     lines = []
-    for stem in stems:
-        missing = [f"{folder}/{stem} is missing" for folder in (old, new) if not (Path(folder) / stem / RUN).is_file()]
-        moved = missing or differences(read(Path(old) / stem), read(Path(new) / stem))
-        lines += [f"{stem}: {line}" for line in moved]
+    for stem in sorted(stems):
+        missing = [folder / stem for folder in folders if not (folder / stem / RUN).is_file()]
+        if missing:
+            lines += [f"{stem}: {folder} is missing" for folder in missing]
+            continue
+        before, after = (read(folder / stem) for folder in folders)
+        lines += [f"{stem}: {line}" for line in differences(before, after)]
     print("\n".join(lines) or f"{len(stems)} results agree within their tolerance")
     return 1 if lines else 0
 
