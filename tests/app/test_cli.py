@@ -730,11 +730,13 @@ def as_decilm(text, tmp_path):
     return ("--corpus", text, "--rows", 4096, "--decilm", "--out", tmp_path / "small")
 
 
-@pytest.mark.parametrize("more", [(), ("--layerwise",)])
-def test_compress_in_the_form_of_decilm(done, refused, saved_llama, as_decilm, folder, tmp_path, more):
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_compress_in_the_form_of_decilm(done, refused, saved_llama, as_decilm, folder, tmp_path, layerwise):
     llama = saved_llama(units=128)
-    options = (*as_decilm, "--max-dppl", 500, *more)
-    said = done("compress", tmp_path / "llama", *options)
+    options = (*as_decilm, "--max-dppl", 500)
+    work = tmp_path / "work"
+    said = done("compress", tmp_path / "llama", *options, *(("--work", work) if layerwise else ()))
+    assert (work / "maps.safetensors").exists() == layerwise
     config = json.loads((tmp_path / "small/config.json").read_text())
     assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
     card = unpadded((tmp_path / "small/README.md").read_text())
@@ -776,7 +778,6 @@ def test_compress_hidden_units_within_a_budget_of_perplexity(done, text, folder,
         (("--max-dppl", -1, "--units"), "a budget of -1: give by how much perplexity may rise"),
         (("--max-dppl", -100), "no block can be replaced within -100 of perplexity"),
         (("--max-parameters", 1.2), "give one between 0 and 1"),
-        (("--max-dppl", 1, "--work", "progress"), "--work keeps what goes layer by layer with hidden units"),
         (("--max-parameters", 0.9, "--rows", 256), "256 rows of 128 tokens in 2 × 8 folds: use at least 4096 rows"),
     ],
 )

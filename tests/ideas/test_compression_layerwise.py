@@ -9,6 +9,7 @@ import torch
 import howlinear as hl
 from helpers.families import VOCABULARY, small
 from howlinear.errors import InputError, SourceError
+from howlinear.ideas.compression import greedy
 from howlinear.models import disk_copy
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import load_on_disk, untrained
@@ -194,6 +195,41 @@ def test_another_budget_begins_with_the_prices_that_are_there_and_other_work_is_
             hl.compress(folder, TEXT, 0.9, work=work, **other)
     with pytest.raises(InputError, match="something else"):
         hl.measure(folder, TEXT, work=work)
+
+
+@pytest.mark.parametrize("end_at", [4, 6])
+def test_an_ended_search_for_maps_goes_on_where_it_was_and_another_budget_takes_what_is_there(
+    end_at, tmp_path, monkeypatch
+):
+    folder, work = saved("llama", tmp_path / "model"), tmp_path / "work"
+    expected = hl.compress_to(folder, TEXT, 1e3, candidates=2)
+    passed, ended = [], []
+    losses = greedy.losses
+
+    def counted(*args):
+        passed.append(args)
+        if len(passed) == end_at and not ended:
+            raise KeyboardInterrupt
+        return losses(*args)
+
+    monkeypatch.setattr(greedy, "losses", counted)
+    with pytest.raises(KeyboardInterrupt):
+        hl.compress_to(folder, TEXT, 1e3, candidates=2, work=work)
+    ended.append(True)
+    found = hl.compress_to(folder, TEXT, 1e3, candidates=2, work=work)
+    # none replaced, either of two, the other as well, both with their maps alone and refitted; and the one that ended
+    assert len(passed) == 1 + 2 + 1 + 2 + 1
+    assert found.steps == expected.steps
+    assert found.maps == expected.maps
+    assert found.delta == expected.delta
+    with pytest.raises(InputError, match="no block can be replaced"):
+        hl.compress_to(folder, TEXT, -1e3, candidates=2, work=work)
+    assert len(passed) == 7
+    for other in ({"candidates": 1}, {"batch_size": 5}, {"blocks": [0]}):
+        with pytest.raises(InputError, match="something else"):
+            hl.compress_to(folder, TEXT, 1e3, work=work, **{"candidates": 2} | other)
+    with pytest.raises(InputError, match="something else"):
+        hl.compress(folder, TEXT, 0.9, work=work)
 
 
 def test_what_cannot_be_had_layer_by_layer_is_refused(tmp_path):

@@ -530,8 +530,6 @@ def compress(
     reading = Reading(documents, text_column, sites, device, dtype, device_map)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
-    if work is not None and not units:
-        raise InputError("--work keeps what goes layer by layer with hidden units: leave it out, or add --units")
     layerwise = check_layerwise(layerwise, work, device_map, [])
     if task is not None:
         from howlinear.text.questions import read_questions
@@ -555,7 +553,8 @@ def compress(
         budget = (max_parameters, max_dppl, alike)
         outcome = hl.compress(loaded, packed, *budget, progress, chosen, batch_size, multiple, work=work)
     else:
-        outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress, blocks=chosen, batch_size=batch_size)
+        options = {"progress": progress, "blocks": chosen, "batch_size": batch_size, "work": work}
+        outcome = hl.compress_to(loaded, packed, max_dppl, **options)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
     written = hl.to_decilm(smaller) if decilm else smaller
     accuracies = None if task is None else (before, hl.accuracy(smaller, task, text.tokenizer, batch_size))

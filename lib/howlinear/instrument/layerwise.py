@@ -90,14 +90,16 @@ def open_model(
     return model
 
 
-def open_given(model: Any, layerwise: bool | None = None) -> PreTrainedModel:
+def open_given(model: Any, layerwise: bool | None = None, work: Path | str | None = None) -> PreTrainedModel:
     """Open a model given by name, as `open_model` does, or take one that is there.
+
+    A folder of `work` is about models layer by layer, so it asks for one.
 
     Raises:
         InputError: see `open_model`; or `layerwise` with a model in memory.
     """
     if isinstance(model, str | Path):
-        model = open_model(model, layerwise)
+        model = open_model(model, True if layerwise is None and work is not None else layerwise)
     model = model_of(model, on_disk=True)
     if layerwise and not is_on_disk(model):
         raise InputError("layerwise is for models by name, as in hl.compress('gpt2', …, layerwise=True): leave it out")

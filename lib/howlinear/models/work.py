@@ -1,13 +1,13 @@
 """The progress of work on a model larger than memory, kept in a folder so that interrupted work can be resumed.
 
 The folder records which work it holds, and any other work refuses it. For a text that moves through the model layer by
-layer, it keeps the residual streams after the last completed layer.
+layer, it keeps the residual streams after the last completed layer; for a search, the results of its steps.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -90,3 +90,24 @@ class StreamFiles:
 
     def _file(self, passed: int) -> Path:
         return self.folder / f"streams-{passed}.safetensors"
+
+
+class StepFiles:
+    """Tensors that the steps of a computation end with, one file per step, named after it."""
+
+    def __init__(self, folder: Path | None):
+        """Use a folder and the files in it; with None, nothing is kept."""
+        self.folder = folder
+
+    def read_or(self, step: str, compute: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """Read the tensors of a step that an interrupted run has done, or compute and keep them."""
+        if self.folder is None:
+            return compute()
+        file = self.folder / f"{step}.safetensors"
+        if file.exists():
+            with reading_work(file):
+                return load_file(file)
+        found = compute()
+        with atomic.written_aside(file) as aside:
+            save_file({name: tensor.contiguous() for name, tensor in found.items()}, aside)
+        return found

@@ -155,8 +155,7 @@ def compress(
     batch_size = check_count("batch_size", batch_size)
     check_count("multiple", multiple)
     check_flags(alike=alike, progress=progress, layerwise=layerwise)
-    by_name = isinstance(model, str | Path)
-    model = open_given(model, True if by_name and layerwise is None and work is not None else layerwise)
+    model = open_given(model, layerwise, work)
     check_causal(model)
     rows = without_padding(rows_of(rows, model))
     with running(model), undisturbed(model):

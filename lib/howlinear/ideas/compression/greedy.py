@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import exp
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
@@ -38,6 +39,7 @@ from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
 from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import swap
+from howlinear.models.work import StepFiles, open_work
 from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
 
@@ -128,12 +130,13 @@ def greedy(
     trial_sequences: int = TRIAL_SEQUENCES,
     refit: Int64[Tensor, "m seq_len"] | None = None,
     batch_size: int = 16,
+    kept: StepFiles | None = None,
 ) -> Iterator[Step]:
     """Replace blocks one after another, each time the one of the next `candidates` that costs least in loss.
 
     After each choice all maps are refitted on the inputs they get now (`fit_maps`). Whichever maps have the lowest loss
     are kept: the refitted ones, the previous ones, or those fitted to each block alone. So refitting never raises the
-    loss on the trial sequences.
+    loss on the trial sequences. Losses and refitted maps that `kept` has are not computed again.
 
     Yields:
         A `Step` per block, until none is left.
@@ -144,28 +147,48 @@ def greedy(
             "one of each"
         )
     trial = ids[:: -(-len(ids) // trial_sequences)]
+    fitted_on = ids if refit is None else refit
+    kept = kept or StepFiles(None)
 
-    def loss(replaced: Mapping[int, AffineMap]) -> float:
-        with swap(model, replaced):
-            return float(losses(model, trial, max(1, batch_size // 2)).mean())
+    def loss(replaced: Mapping[int, AffineMap], step: str) -> float:
+        def compute() -> dict[str, Tensor]:
+            with swap(model, replaced):
+                return {"losses": losses(model, trial, max(1, batch_size // 2))}
 
-    base = loss({})
+        return float(kept.read_or(step, compute)["losses"].mean())
+
+    base = loss({}, f"{candidates}-none")
     left = list(order)
     chosen: dict[int, AffineMap] = {}
     while left:
         # one more block, with the map it has alone: the cheapest of the next few
-        tried = {block: loss(chosen | {block: maps[block]}) for block in left[:candidates]}
+        step = f"{candidates}-{len(chosen)}"
+        tried = {block: loss(chosen | {block: maps[block]}, f"{step}-{block}") for block in left[:candidates]}
         block = min(tried, key=tried.__getitem__)
         left.remove(block)
         as_before = chosen | {block: maps[block]}
         options = [(tried[block], as_before)]
         if chosen:
             alone = {replaced: maps[replaced] for replaced in as_before}
-            refitted = fit_maps(model, ids if refit is None else refit, list(as_before), as_before, batch_size)
-            options += [(loss(alone), alone), (loss(refitted), refitted)]
+            refit_all = partial(fit_maps, model, fitted_on, list(as_before), as_before, batch_size)
+            refitted = _maps_kept(kept, f"{step}-refitted", refit_all)
+            options += [(loss(alone, f"{step}-alone"), alone), (loss(refitted, f"{step}-with-refitted"), refitted)]
         # whichever maps have the lowest loss stay; of equals, the first
         best, chosen = min(options, key=lambda option: option[0])
         yield Step(block, chosen, base, best)
+
+
+def _maps_kept(kept: StepFiles, step: str, fit_all: Callable[[], Mapping[int, AffineMap]]) -> dict[int, AffineMap]:
+    """Read the maps of a step, or fit and keep them."""
+
+    def compute() -> dict[str, Tensor]:
+        maps = fit_all()
+        weights = {f"{block}.weight": fitted.weight for block, fitted in maps.items()}
+        return weights | {f"{block}.bias": fitted.bias for block, fitted in maps.items()}
+
+    tensors = kept.read_or(step, compute)
+    blocks = [int(name.removesuffix(".weight")) for name in tensors if name.endswith(".weight")]
+    return {block: AffineMap(tensors[f"{block}.weight"], tensors[f"{block}.bias"]) for block in sorted(blocks)}
 
 
 def hold_out(
@@ -222,6 +245,7 @@ def compress_to(
     blocks: int | Iterable[int] | None = None,
     batch_size: int = 16,
     layerwise: bool | None = None,
+    work: Path | str | None = None,
 ) -> Plan:
     """Replace as many blocks by maps as a budget of perplexity allows.
 
@@ -237,6 +261,8 @@ def compress_to(
         blocks: the block or blocks that may be replaced; all by default.
         batch_size: sequences in a forward pass; half as many in passes that compute logits.
         layerwise: as in `compress`. Every trial reads all layers, so this takes long.
+        work: a folder that keeps maps and losses: an interrupted run is resumed, and a run with another budget reuses
+            them.
 
     Raises:
         InputError: the budget is not finite, or even the cheapest block exceeds it (the message names the block and its
@@ -247,7 +273,7 @@ def compress_to(
     check_flags(progress=progress, layerwise=layerwise)
     batch_size = check_count("batch_size", batch_size)
     half = max(1, batch_size // 2)
-    model = open_given(model, layerwise)
+    model = open_given(model, layerwise, work)
     check_causal(model)
     rows = without_padding(rows_of(rows, model))
     free = [site.block for site in sites(model, blocks) if not site.linear]
@@ -263,14 +289,16 @@ def compress_to(
         train = rows.ids[~rows.test]
         test = rows.ids[rows.test]
         fold = rows.fold[rows.test]
-        maps = fit_maps(model, train, free, batch_size=batch_size)
-        prices = price(model, maps, train, half)
-        order = sorted(free, key=lambda block: prices[block].cost)
+        about = {"rows": rows.sha256, "maps of": free, "candidates": candidates, "batch_size": batch_size}
+        kept = StepFiles(None if work is None else open_work(work, model, about))
+        maps = _maps_kept(kept, "maps", partial(fit_maps, model, train, free, batch_size=batch_size))
+        prices = kept.read_or("prices", partial(_prices, model, maps, train, half))["nats"]
+        order = [list(maps)[place] for place in prices.argsort(stable=True).tolist()]
         # all blocks are tried if none of the first candidates is affordable
         for tries in sorted({min(candidates, len(order)), len(order)}):
             steps: list[Step] = []
             beyond = None
-            search = greedy(model, train, maps, order, tries, batch_size=batch_size)
+            search = greedy(model, train, maps, order, tries, batch_size=batch_size, kept=kept)
             for step in tqdm(search, total=len(order), disable=not progress, unit="block"):
                 if step.delta > max_dppl:
                     beyond = {"block": step.block, "dppl": step.delta, "text": "to fit on"}
@@ -294,6 +322,13 @@ def compress_to(
         f"no block can be replaced within {max_dppl:+.3g} of perplexity: the cheapest, block {beyond['block']}, costs "
         f"{beyond['dppl']:+.3g} on the text {beyond['text']}; allow more"
     )
+
+
+def _prices(
+    model: PreTrainedModel, maps: Mapping[int, AffineMap], ids: Int64[Tensor, "n seq_len"], batch_size: int
+) -> dict[str, Float[Tensor, " blocks"]]:
+    prices = price(model, maps, ids, batch_size)
+    return {"nats": torch.tensor([prices[block].cost for block in maps], dtype=torch.float64, device="cpu")}
 
 
 def prefixes(maps: Mapping[int, AffineMap], order: Sequence[int], count: int) -> list[dict[int, AffineMap]]:
