@@ -130,7 +130,7 @@ def test_the_afternoon_is_as_long_as_it_says():
     (line,) = (line for line in text.splitlines() if line.startswith("**In an afternoon**"))
     read = [(ROOT / ".github" / path).read_text(encoding="utf-8") for path in re.findall(r"\]\((.*?)\)", line)]
     said = int(re.search(r"([\d,]+) lines", line).group(1).replace(",", ""))
-    assert said == sum(len(source.splitlines()) for source in read)
+    assert said == round(sum(len(source.splitlines()) for source in read), -2)
 
 
 PAGES = ["README.md", "results/README.md", "results/ledger.md", "results/answers.md", ".github/CONTRIBUTING.md"]

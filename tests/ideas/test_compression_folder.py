@@ -55,6 +55,12 @@ def plan_of(delta, base, perplexity, speeds=(100.0, 110.0)):
     return Plan({1: random_map()}, base=base, perplexity=perplexity, delta=Change(*delta), steps=[], speeds=speeds)
 
 
+def test_a_plan_shows_itself_in_a_line():
+    shown = repr(plan_of((1.5, 1.25, 1.75), base=40.0, perplexity=41.5))
+    assert "40.00 → 41.50" in shown
+    assert len(shown.splitlines()) == 1
+
+
 @pytest.fixture
 def folder(gpt2, tmp_path, tokenizer):
     """A compressed GPT-2, saved."""

@@ -70,7 +70,8 @@ def test_a_planted_cost_is_nearly_met(gpt2, more_rows, monkeypatch, factor):
         rise = base * (exp(cost(share)) - 1)
         units = {0: round(share / STEP)}  # which share it is
         delta = Change(rise, rise, rise)
-        return Compressed(gpt2, units, base, base + rise, delta, price(share), None, (1.0, 1.0), 1, price(share))
+        held_out = {"base": base, "perplexity": base + rise, "delta": delta, "speeds": (1.0, 1.0)}
+        return Compressed(gpt2, units, price(share), None, 1, price(share), **held_out)
 
     for name, stands_for in {
         "least_share": lambda *_: 0.2,

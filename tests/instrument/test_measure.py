@@ -188,7 +188,9 @@ def test_without_document_folds_nothing_is_said_of_more_rows(gpt2, ids):
 
 def test_a_profile_shows_itself_in_a_short_line_and_as_a_table_without_tensors(gpt2, rows):
     profile = replace(hl.measure(gpt2, rows), model="<b>mine</b>")
-    for shown in (repr(profile), repr(profile[0])):
+    block = hl.capture(gpt2, rows, blocks=[0])[0]
+    for it in (profile, profile[0], profile[0].map, profile.rows, rows, hl.sites(gpt2)[0], block):
+        shown = repr(it)
         assert "tensor" not in shown
         assert len(shown.splitlines()) == 1
         assert len(shown) < 200

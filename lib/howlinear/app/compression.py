@@ -51,8 +51,7 @@ class Compression:
                 f"{after.chance:.2f}"
             ]
         return [
-            f"{self.model} on held-out {self.rows.corpus}: perplexity {outcome.base:.2f} → {outcome.perplexity:.2f}, "
-            f"change {outcome.delta.delta:+.2f} (95 % interval {outcome.delta.low:+.2f} to {outcome.delta.high:+.2f})",
+            f"{self.model} on held-out {self.rows.corpus}: {outcome.cost}",
             outcome.outlook,
             *in_accuracy,
             f"{self.before.num_parameters():,} → {self.after.num_parameters():,} parameters",

@@ -69,6 +69,9 @@ class AffineMap:
         x = x if x.is_floating_point() else x.double()
         return x @ self.weight.to(x) + self.bias.to(x)
 
+    def __repr__(self) -> str:
+        return f"<AffineMap of {len(self.weight)} to {len(self.bias)} features>"
+
     def __eq__(self, other: object) -> bool:
         """Whether weight and bias are the same, as those of a map and of its copy in a file are."""
         if not isinstance(other, AffineMap):

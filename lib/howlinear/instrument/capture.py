@@ -104,6 +104,10 @@ class BlockCapture:
     sample: Sample | None
     heavy: HeavyRows | None = None
 
+    def __repr__(self) -> str:
+        fit_on, held_out = (sum(moments.n for moments in side) for side in (self.train, self.test))
+        return f"<BlockCapture of {fit_on:,} train and {held_out:,} held-out rows>"
+
     @property
     def varies(self) -> bool:
         """Whether the outputs vary on both sides, also with any one document fold left out.

@@ -14,7 +14,7 @@ import operator
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -92,8 +92,8 @@ class Site:
 
     block: int
     name: str
-    input: nn.Module
-    output: nn.Module
+    input: nn.Module = field(repr=False)
+    output: nn.Module = field(repr=False)
     input_name: str
     kind: str = "ffn"
 

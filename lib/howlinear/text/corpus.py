@@ -58,7 +58,7 @@ class Corpus:
     """
 
     name: str
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase = field(repr=False)
     documents: Sequence[Document | str] | Callable[[int], Iterable[Document | str]] = field(repr=False)
     reserved: float = 0.0
     note: str = ""

@@ -72,6 +72,10 @@ class Rows:
         """Whether the content is the same, also as a file describes it."""
         return self.sha256 == other.sha256 if isinstance(other, Rows | RowsOnRecord) else NotImplemented
 
+    def __repr__(self) -> str:
+        sides = f"{len(self.test):,} sequences, {int(self.test.sum()):,} of them held out"
+        return f"<{type(self).__name__} of {self.corpus}: {self.count:,} rows in {sides}>"
+
     def __hash__(self) -> int:
         """Hash the content."""
         return hash(self.sha256)
@@ -107,7 +111,7 @@ class Rows:
         return self.subset(torch.cat(sequences).sort().values)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
 
@@ -205,7 +209,7 @@ class TokenRows(Rows):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelInputs(Rows):
     """Inputs of a model, as its tokenizer or image processor returns them: padded text, images.
 

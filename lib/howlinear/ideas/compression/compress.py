@@ -21,11 +21,11 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import budget_for, least_share
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.costs import timed_losses
+from howlinear.ideas.compression.costs import Outcome, timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.layerwise import open_given
-from howlinear.instrument.perplexity import Change, change
+from howlinear.instrument.perplexity import change
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import running
@@ -55,32 +55,27 @@ STEP = 0.001
 
 
 @dataclass(frozen=True)
-class Compressed:
-    """A smaller model, and what it costs on held-out text.
+class Compressed(Outcome):
+    """A smaller model, and what it costs on held-out text, see `Outcome`.
 
     Attributes:
         model: the copy; an ordinary `transformers` model.
         units: block → how many hidden units it keeps.
-        base: perplexity before.
-        perplexity: perplexity after.
-        delta: after minus before, with its paired interval.
         price: the cost predicted on the training side, before the anchor, nats per token.
         next_price: the cost predicted with another hundredth of all parameters removed; None if that is impossible.
-        speeds: tokens of held-out text per second before and after, as timed in this run.
         multiple: every block keeps a multiple of this number of hidden units.
         free_price: the cost predicted for the same budget with any number of units allowed, nats per token.
     """
 
     model: PreTrainedModel
     units: dict[int, int]
-    base: float
-    perplexity: float
-    delta: Change
     price: float
     next_price: float | None
-    speeds: tuple[float, float]
     multiple: int
     free_price: float
+
+    def __repr__(self) -> str:
+        return f"<Compressed: {self.model.num_parameters():,} parameters; {self.cost}>"
 
     @property
     def outlook(self) -> str:

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 
 from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import change, held_out, losses
+from howlinear.instrument.perplexity import Change, change, held_out, losses
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a smaller model costs on held-out text.
+
+    Attributes:
+        base: perplexity before.
+        perplexity: perplexity after.
+        delta: after minus before, with its paired interval.
+        speeds: tokens of held-out text per second before and after, as timed in this run.
+    """
+
+    base: float
+    perplexity: float
+    delta: Change
+    speeds: tuple[float, float]
+
+    @property
+    def cost(self) -> str:
+        """Both perplexities, and the change with its interval, in words."""
+        return (
+            f"perplexity {self.base:.2f} → {self.perplexity:.2f}, change {self.delta.delta:+.2f} (95 % interval "
+            f"{self.delta.low:+.2f} to {self.delta.high:+.2f})"
+        )
 
 
 def swap_cost(

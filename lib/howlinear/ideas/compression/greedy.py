@@ -25,13 +25,13 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression.costs import swap_cost, timed_losses
+from howlinear.ideas.compression.costs import Outcome, swap_cost, timed_losses
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.ideas.compression.signals import price
 from howlinear.instrument.as_rows import rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.layerwise import open_given
-from howlinear.instrument.perplexity import Change, change, held_out, losses
+from howlinear.instrument.perplexity import change, held_out, losses
 from howlinear.models.checks import check_count, check_flags, check_number, undisturbed
 from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.forward import running, trunk
@@ -203,27 +203,22 @@ def hold_out(
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which blocks to replace, by what, and what it costs on held-out text.
+class Plan(Outcome):
+    """Which blocks to replace, by what, and what it costs on held-out text, see `Outcome`.
 
     Attributes:
         maps: block → its map.
-        base: perplexity before.
-        perplexity: perplexity after.
-        delta: after minus before, with its interval.
         steps: per step in order, the `block` and the change of perplexity `dppl` on the trial sequences.
-        speeds: tokens of held-out text per second before and after, as timed in this run.
         next_step: why the search stopped: the `block` tried next, the change `dppl` with it, above the budget, and the
             `text` on which it was measured; None if no block is left.
     """
 
     maps: dict[int, AffineMap]
-    base: float
-    perplexity: float
-    delta: Change
     steps: list[dict[str, int | float]]
-    speeds: tuple[float, float]
     next_step: dict[str, int | float | str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Plan: blocks {', '.join(map(str, sorted(self.maps)))} become affine maps; {self.cost}>"
 
     @property
     def outlook(self) -> str:
@@ -315,8 +310,15 @@ def compress_to(
             delta = change(base, after, fold)
             if delta.delta <= max_dppl:
                 history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
-                speeds = (speed_before, speed_after)
-                return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, speeds, beyond)
+                return Plan(
+                    maps,
+                    history,
+                    beyond,
+                    base=exp(base.mean()),
+                    perplexity=exp(after.mean()),
+                    delta=delta,
+                    speeds=(speed_before, speed_after),
+                )
             beyond = {"block": steps[count - 1].block, "dppl": delta.delta, "text": "held out"}
     raise InputError(
         f"no block can be replaced within {max_dppl:+.3g} of perplexity: the cheapest, block {beyond['block']}, costs "
