@@ -107,7 +107,7 @@ def remember(site, x, y):
 
 # %% tags=["nbval-check-output"]
 from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import ffn_module
+from howlinear.models.pairs import ffn_module
 
 seen = {}
 few = rows.ids[:4]

@@ -166,7 +166,7 @@ print("width", width, "·", sampled, "rows per block")
 from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls import measure
 from howlinear.instrument.baseline import baseline
-from howlinear.models.ffn_sites import ffn_module
+from howlinear.models.pairs import ffn_module
 from howlinear.models.units import take_apart
 
 ffns = {}

@@ -22,7 +22,7 @@ from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls import measure
 from howlinear.ideas.controls.inputs import Colour, recolour
 from howlinear.ideas.controls.weights import respond, sample_ceiling
-from howlinear.models.ffn_sites import ffn_module
+from howlinear.models.pairs import ffn_module
 from howlinear.models.units import take_apart
 from howlinear.notebook.run import start
 

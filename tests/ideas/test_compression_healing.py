@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.families import reads, small
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.errors import InputError
 from howlinear.ideas.compression import healing as compression_healing
@@ -12,6 +13,7 @@ from howlinear.ideas.compression.healing import BEHIND, LAYERS, heal, heal_block
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses, perplexity
 from howlinear.models.ffn_sites import sites
+from howlinear.models.pairs import ffn_module
 from howlinear.models.swap import swap
 
 
@@ -82,6 +84,18 @@ def test_a_line_that_is_the_block_heals_as_the_block_does(gpt2, ids):
         table = healing(gpt2, 1, line, ids[:16], ids[16:], steps=10).set_index("layer")
     assert abs(table["delta"]["line"]) < 1e-4
     assert abs(table["delta"][BEHIND]) < 1e-3
+
+
+def test_a_pair_of_layers_is_healed_in_its_places():
+    opt, ids = small("opt"), reads("opt")["input_ids"]
+    line, _ = fit(sum(capture(opt, ids, [1])[1].train))
+    before = copy.deepcopy(opt.state_dict())
+    table = healing(opt, 1, line, ids[:16], ids[16:], steps=20).set_index("layer")["delta"]
+    healed = heal(opt, 1, ffn_module(opt, sites(opt)[1]), ids[:16], 20)
+    assert loss_with(opt, 1, healed, ids[:16]) < float(losses(opt, ids[:16]).mean())
+    expected = math.exp(loss_with(opt, 1, healed, ids[16:])) - perplexity(opt, ids[16:])
+    assert table["original, healed"] == pytest.approx(expected, abs=1e-6)
+    assert all(torch.equal(weight, before[name]) for name, weight in opt.state_dict().items())
 
 
 def test_all_blocks_are_healed_and_nothing_else_moves(model, ids):

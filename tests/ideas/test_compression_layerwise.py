@@ -44,7 +44,18 @@ def assert_same(found, expected, folder):
         "llama",
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in ("gpt_neo", "falcon", "gpt_neox", "gptj", "gemma2", "gemma3_text", "olmo2", "qwen3", "stablelm")
+            for name in (
+                "opt",
+                "gpt_neo",
+                "falcon",
+                "gpt_neox",
+                "gptj",
+                "gemma2",
+                "gemma3_text",
+                "olmo2",
+                "qwen3",
+                "stablelm",
+            )
         ),
     ],
 )
@@ -81,7 +92,7 @@ def test_a_smaller_copy_is_compressed_and_measured_on(tmp_path):
     assert hl.perplexity(again.model, TEXT) == hl.perplexity(hl.load_model(tmp_path / "found"), TEXT)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "falcon"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "falcon", "opt"])
 def test_blocks_are_replaced_by_maps_as_in_the_whole_model(name, tmp_path):
     source = saved(name, tmp_path / "model")
     found = hl.compress_to(source, TEXT, 1e3, layerwise=True, candidates=2)

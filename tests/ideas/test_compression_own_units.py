@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -234,8 +235,10 @@ def few_rows():
     return reads("llama", n=80, length=16)["input_ids"]
 
 
-@pytest.mark.parametrize("family", ["apertus", "gemma", "glm", "olmo", "phi3"])
-@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize(
+    ("family", "alike"),
+    [*product(["apertus", "gemma", "glm", "olmo", "opt", "phi3"], [True, False]), ("bloom", False)],
+)
 def test_a_family_found_by_structure_is_made_smaller_and_loads_as_it_was_saved(family, alike, tmp_path):
     model, rows = tiny_of(family), few_rows()
     found = compress(model, rows, 0.9, alike=alike)

@@ -33,7 +33,10 @@ from howlinear.ideas.compression.units import (
     unit_grams,
     weighted_rows,
 )
+from howlinear.models import pairs
 from howlinear.models.ffn_sites import sites
+from howlinear.models.load import load_on_disk
+from howlinear.models.pairs import activation_between, ffn_module
 from howlinear.models.swap import swap
 from howlinear.models.units import check_plain, readout, unit_count, unit_layers, with_units
 
@@ -247,11 +250,43 @@ def test_a_block_with_some_of_its_units_reads_out_just_these(name):
     torch.testing.assert_close(narrow, h[:, kept] @ own.weight[kept] + own.bias, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["opt", "bloom", "mpt", "xglm", "bert"])
+def test_a_pair_of_layers_keeps_units_in_its_places(name):
+    model = small(name)
+    check_plain(model, sites(model))
+    site = sites(model)[-1]
+    own, kept = readout(model, site), torch.tensor([0, 3, 7, unit_count(model, site) - 1])
+    thin = with_units(model, site, kept, AffineMap(own.weight[kept], own.bias))
+    whole = seen(model, torch.arange(12).view(2, 6))[site.block]
+    with swap(model, {site.block: thin}):
+        less = seen(model, torch.arange(12).view(2, 6))[site.block]
+    torch.testing.assert_close(own(whole["h"]), whole["y"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(less["h"], whole["h"][:, kept])
+    torch.testing.assert_close(less["y"], own.bias + whole["h"][:, kept] @ own.weight[kept], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_lies_between_a_pair_of_layers_is_found_or_refused(on_disk, tmp_path, monkeypatch):
+    model = small("opt")
+    monkeypatch.setattr(pairs, "_NAME_OF", {})
+    model.save_pretrained(tmp_path)
+    asked = load_on_disk(tmp_path) if on_disk else model
+    assert isinstance(activation_between(asked, sites(asked)[1]), torch.nn.ReLU)
+    layer = model.model.decoder.layers[0]
+    x = torch.randn(3, layer.fc1.in_features)
+    with torch.no_grad():
+        assert torch.equal(ffn_module(model, sites(model)[0])(x), layer.fc2(torch.relu(layer.fc1(x))))
+    layer.activation_fn = torch.nn.Softmax(-1)
+    with pytest.raises(InputError, match="does more than read them out one by one"):
+        check_plain(model, sites(model))
+    esm = tiny_of("esm")  # its GELU is written into a forward
+    with pytest.raises(InputError, match="cannot tell what lies between"):
+        check_plain(esm, sites(esm))
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("opt", r"layers\.0\.fc1 and model\.decoder\.layers\.0\.fc2 are no one module"),
-        ("bloom", "are no one module"),
         ("mixtral", r"mlp\.gate, a MixtralTopKRouter, is no plain linear layer: .*blocks=\[1, 2\]"),
     ],
 )

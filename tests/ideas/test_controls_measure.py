@@ -18,8 +18,9 @@ from howlinear.ideas.controls.inputs import Colour, gaussian, recolour
 from howlinear.ideas.controls.weights import chance_floor, redraw, respond, sample_ceiling
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture, describe
-from howlinear.models.ffn_sites import ffn_module, sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.load import untrained
+from howlinear.models.pairs import ffn_module
 from howlinear.text.rows import TokenRows
 
 

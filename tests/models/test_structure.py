@@ -15,9 +15,10 @@ from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.models.calls import maps_alone
 from howlinear.models.ffn_sites import FAMILIES as TABLE
-from howlinear.models.ffn_sites import ffn_module, pattern_of, sites
+from howlinear.models.ffn_sites import pattern_of, sites
 from howlinear.models.layers import stack_of
 from howlinear.models.load import load_model, untrained
+from howlinear.models.pairs import ffn_module
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows

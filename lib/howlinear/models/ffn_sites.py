@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.calls import FirstOutput, maps_alone
+from howlinear.models.calls import maps_alone
 from howlinear.models.checks import is_encoder_decoder, unwrapped
 from howlinear.models.structure import Unclear, find, find_attention, stacks, starred
 
@@ -335,24 +335,6 @@ def prefix_of(model: PreTrainedModel) -> str:
     return "" if model.base_model is model else f"{model.base_model_prefix}."
 
 
-def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:
-    """Find the activation between the two layers of a pair, next to the first as in BERT; None if there is none."""
-    beside, _, _ = site.input_name.rpartition(".")
-    return getattr(model.get_submodule(beside), "intermediate_act_fn", None)
-
-
-def ffn_module(model: PreTrainedModel, site: Site) -> nn.Module:
-    """One module that maps x to y alone: the FFN itself, or a pair's two layers with the activation between them."""
-    if site.ffn is not None:
-        return site.ffn if stands_alone(model, site) else FirstOutput(site.ffn)
-    activation = activation_beside(model, site)
-    if activation is None:
-        raise InputError(
-            f"cannot tell what lies between {site.input_name} and {site.name}: known are pairs as a BERT has them"
-        )
-    return nn.Sequential(site.input, activation, site.output)
-
-
 def stands_alone(model: PreTrainedModel, site: Site) -> bool:
     """Whether an FFN maps x to y with no other input or output, so that a map can take its place."""
     if site.ffn is None or site.linear or model.config.model_type in FAMILIES:
@@ -377,12 +359,28 @@ def placed(site: Site, module: nn.Module) -> dict[str, nn.Module]:
     """Return path → what is to stand there, so that a module that maps x to y stands for an FFN.
 
     In a pair, the first module becomes an `InputTap` and the last a `Replacement`; what lies between (an activation)
-    runs on tensors of width 0.
+    runs on tensors of width 0. Another `LayerPair` is put there layer by layer.
     """
     if site.input_name == site.name:
         return {site.name: module}
+    if isinstance(module, LayerPair):
+        return {site.input_name: module.input, site.name: module.output}
     memory: list[Tensor] = []
     return {site.input_name: InputTap(memory), site.name: Replacement(memory, module)}
+
+
+class LayerPair(nn.Module):
+    """The two layers of an FFN that has no module of its own, as in BERT, OPT and BLOOM, and what lies between them."""
+
+    def __init__(self, first: nn.Module, last: nn.Module, between: Callable[[Tensor], Tensor] | None = None):
+        """Without `between`, the pair cannot be called, only put in the place of another."""
+        super().__init__()
+        self.input, self.output = first, last
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute y of x, shape (…, d)."""
+        return self.output(self.between(self.input(x)))
 
 
 class InputTap(nn.Module):

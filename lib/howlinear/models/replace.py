@@ -21,7 +21,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.calls import FAILURES
 from howlinear.models.checks import check_in_memory, check_weights, is_written_over, unwrapped
-from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, stands_alone, width_at
+from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, placed, sites, stands_alone, width_at
+from howlinear.models.layers import stack_of
 from howlinear.models.shards import ShardWriter, is_on_disk
 from howlinear.models.swap import maps_and_site, swap
 from howlinear.models.units import narrow, unit_count
@@ -64,11 +65,11 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     # copy the model while the maps are in place, so that the replaced FFNs are not copied
     ranks = replaced(model.config)
     counts = units_left(model.config)
-    linear_of = {}  # block → what is in its place, on a device
+    modules_in_place = {}  # block → what is in its place, on a device
     families = {type(site.output) for site in sites(model) if not site.linear}  # of blocks that have hidden units
     with swap(model, modules):
         for site in sites(model, blocks):
-            linear_of[site.block] = site.ffn
+            modules_in_place[site.block] = modules[site.block] if site.ffn is None else site.ffn
             for of_all in (ranks, counts):
                 of_all.pop(site.block, None)
             if type(site.output) in families and not site.linear:
@@ -77,7 +78,8 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
                 ranks[site.block] = _rank(site, width_at(model, site))
         copied = copy_of(model)
     for site in sites(copied, blocks):
-        site.output.to(model.device, model.dtype).requires_grad_(True)
+        for part in (site.input, site.output):  # a pair of layers, or one module twice
+            part.to(model.device, model.dtype).requires_grad_(True)
     _note(copied, ranks, counts)
     if not is_on_disk(model):
         return copied
@@ -86,7 +88,8 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
 
     def write(files: ShardWriter) -> PreTrainedModel:
         for site in replaced_sites:
-            files.write(site.name, {site.name: linear_of[site.block].to(model.dtype)})
+            module = modules_in_place[site.block].to(model.dtype)
+            files.write(f"{stack_of(model)}.{site.block}", placed(site, module))
         return copied  # without weights, as the model is
 
     return copy_on_disk(model, write)

@@ -24,7 +24,8 @@ from howlinear.core.gaussian import Hidden
 from howlinear.errors import InputError
 from howlinear.models.calls import FAILURES, suited_to
 from howlinear.models.checks import check_in_memory, is_written_over
-from howlinear.models.ffn_sites import Site, activation_beside, sites, width_at
+from howlinear.models.ffn_sites import LayerPair, Site, put, sites, width_at
+from howlinear.models.pairs import activation_between
 from howlinear.models.shards import is_on_disk
 
 _PLAIN = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
@@ -44,12 +45,7 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
 
 def named_unit_layers(model: PreTrainedModel, site: Site) -> dict[str, nn.Module]:
     """Find these layers by their shapes: path below the FFN → layer; whether they compute y is for `check_plain`."""
-    ffn, width = site.ffn, width_at(model, site)
-    if ffn is None:
-        raise InputError(
-            f"the hidden units of {type(model).__name__}, a {model.config.model_type!r} model, cannot be reached: "
-            f"{site.input_name} and {site.name} are no one module"
-        )
+    ffn, width = _ffn_of(site), width_at(model, site)
     if site.linear:
         raise InputError(
             f"block {site.block} has no hidden units: {site.name}, a {type(ffn).__name__}, is linear; name blocks that "
@@ -74,6 +70,10 @@ def named_unit_layers(model: PreTrainedModel, site: Site) -> dict[str, nn.Module
     )
 
 
+def _ffn_of(site: Site) -> nn.Module:
+    return LayerPair(site.input, site.output) if site.ffn is None else site.ffn
+
+
 def _is_plain(layer: nn.Module) -> bool:
     """Whether a layer computes x W + b: a subclass of somebody's own may add an adapter, or round."""
     return isinstance(layer, nn.Linear | Conv1D) and type(layer).forward.__module__.startswith(_PLAIN)
@@ -93,9 +93,9 @@ def first_maps(model: PreTrainedModel, site: Site) -> list[AffineMap]:
 def take_apart(model: PreTrainedModel, block: int) -> Hidden:
     """Take a block of a model apart into gate, up-projection, activation and readout, with weights in float64."""
     site = sites(model, [block])[0]
-    between = None if site.ffn is not None else activation_beside(model, site)
-    if between is not None:  # a pair of layers, as in BERT
-        return Hidden(gate=affine_of(site.input), up=None, activation=between, out=affine_of(site.output))
+    if site.ffn is None:  # a pair of layers
+        activation = activation_between(model, site)
+        return Hidden(gate=affine_of(site.input), up=None, activation=activation, out=affine_of(site.output))
     ffn, maps, out = site.ffn, first_maps(model, site), readout(model, site)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, len(maps[0].weight), dtype=torch.float64, generator=generator, device="cpu")
@@ -153,6 +153,8 @@ def _reads_out(model: PreTrainedModel, site: Site) -> bool:
     """Whether y = h V + b with units that each depend on their own weights: tried on a small copy, drawn at random."""
     generator = torch.Generator().manual_seed(0)
     small = _narrowed(model, site, TRIED)
+    if site.ffn is None:
+        small.between = copy.deepcopy(activation_between(model, site))
     for part in small.modules():
         for hooks in (part._forward_hooks, part._forward_pre_hooks):
             hooks.clear()
@@ -239,13 +241,13 @@ def write(layer: nn.Module, new: AffineMap) -> None:
 def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
     """Give blocks of a model fewer hidden units, block → number, with weights still to be loaded."""
     for site in sites(model, list(counts)) if counts else []:
-        model.set_submodule(site.name, _narrowed(model, site, counts[site.block]))
+        put(model, site, _narrowed(model, site, counts[site.block]))
 
 
 def _narrowed(model: PreTrainedModel, site: Site, count: int) -> nn.Module:
     """Copy a block's FFN with layers for another number of hidden units, with weights still to be set."""
     layers, whole = named_unit_layers(model, site), unit_count(model, site)
-    thin = copy.deepcopy(site.output, {id(layer): layer for layer in layers.values()})  # without copies of these
+    thin = copy.deepcopy(_ffn_of(site), {id(layer): layer for layer in layers.values()})  # without copies of these
     *_, last = layers
     for name, layer in layers.items():
         inside, outside = _weight(layer).shape

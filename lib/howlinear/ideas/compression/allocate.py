@@ -154,7 +154,8 @@ class Thinned(UserDict[int, nn.Module]):
         """Build the smaller block."""
         model, site = self.model, self.site_of[block]
         kept = self.eliminations[block].kept(self.data[block])
-        with read(model, [f"{site.name}.{name}" for name, _ in site.output.named_parameters()]):
+        parts = {site.input_name: site.input, site.name: site.output}  # one module, or a pair of layers
+        with read(model, [f"{path}.{name}" for path, part in parts.items() for name, _ in part.named_parameters()]):
             new = refit(self.moments[block], readout(model, site), kept, has_constant(model, site))
             return with_units(model, site, kept, new)
 

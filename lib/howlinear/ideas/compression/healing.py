@@ -27,6 +27,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, held_out, losses, ratio_of
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import logits
+from howlinear.models.pairs import ffn_module
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -56,8 +57,7 @@ def healing(
     trained layers as given.
     """
     (site,) = sites(model, [block])
-    if site.ffn is None:
-        raise InputError(f"block {block} is no single module, which healing trains a copy of: give another model")
+    ffn = ffn_module(model, site)
     scored = held_out(text)
 
     def losses_with(module: nn.Module) -> Tensor:
@@ -69,7 +69,7 @@ def healing(
     after = {
         "line": losses_with(linear),
         "line, healed": losses_with(heal(model, block, linear, fitted, steps, seed)),
-        "original, healed": losses_with(heal(model, block, site.ffn, fitted, steps, seed)),
+        "original, healed": losses_with(heal(model, block, ffn, fitted, steps, seed)),
     }
     base = losses(model, scored)
     changes = {layer: change(base, after[layer], scored.fold) for layer in LAYERS}

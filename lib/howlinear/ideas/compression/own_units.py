@@ -46,7 +46,7 @@ from howlinear.ideas.compression.units import (
     weighted_rows,
 )
 from howlinear.models.disk_copy import copy_on_disk
-from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.ffn_sites import Site, placed, sites
 from howlinear.models.layers import share_written, stack_of
 from howlinear.models.layerwise import Layerwise
 from howlinear.models.replace import replace, with_fewer_units
@@ -108,7 +108,7 @@ def _in_files(calibration: Calibration, share: float, alike: bool) -> PreTrained
 
     def write(files: ShardWriter) -> PreTrainedModel:
         def finish(number: int, block: nn.Module | None) -> None:
-            files.write(f"{stack}.{number}", {} if block is None else {blocks.site_of[number].name: block})
+            files.write(f"{stack}.{number}", {} if block is None else placed(blocks.site_of[number], block))
 
         anchor(calibration, blocks, finish=finish, work=folder)
         return with_fewer_units(model, blocks.data)
@@ -170,8 +170,8 @@ def anchor(
             widths = hidden[0].shape[-1] + 1, streams[0].shape[-1]
             halves = [Moments(*widths) for _ in range(2)]
             for h, aim, now, half in zip(hidden, whole.streams, streams, half_of, strict=True):
-                weight = cost.weight.repeat(len(h))
                 r = (aim - now).flatten(0, -2).double().cpu()
+                weight = cost.weight.repeat(len(r) // len(cost.weight))
                 units = weighted_rows(h.flatten(0, -2), weight)
                 halves[half].update(units, weight.sqrt()[:, None] * r)
             added = fit_correction(halves, cost.metric, centred=layer.bias is not None)

@@ -215,8 +215,8 @@ def _next_grams(text: Layerwise, site: Site, weight: Float[Tensor, " seq_len"], 
     begun: list[int] = []
 
     def keep(_: Site, h: Tensor) -> None:
-        rows = weighted_rows(h.flatten(0, -2).cpu(), weight.repeat(len(h)))
-        moments[half_of[begun[-1]]].update(rows)
+        rows = h.flatten(0, -2).cpu()
+        moments[half_of[begun[-1]]].update(weighted_rows(rows, weight.repeat(len(rows) // len(weight))))
 
     with units_hooked(text.model, [site], keep):
         text.advance(begun.append)

@@ -27,7 +27,7 @@ _CHUNK = 2_048  # rows in a forward pass: hidden activations are four times as w
 
 @torch.no_grad()
 def respond(ffn: nn.Module, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_out"]:
-    """Compute a block's outputs for rows that need not be its own; `ffn` maps x to y (`ffn_sites.ffn_module`)."""
+    """Compute a block's outputs for rows that need not be its own; `ffn` maps x to y (`pairs.ffn_module`)."""
     weight = next(ffn.parameters())
     return torch.cat([ffn(part.to(weight)[None])[0] for part in x.split(_CHUNK)])
 

@@ -33,7 +33,8 @@ from howlinear.ideas.gate.fit import (
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses, ratio_of
 from howlinear.instrument.swap_costs import swap_losses
-from howlinear.models.ffn_sites import Site, ffn_module, sites, width_of
+from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.pairs import ffn_module
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 

@@ -15,7 +15,8 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.gate.fit import GATE, BlockGate, BlockRows, Parts, RandomRank, block_rows, fit_gate, rise
 from howlinear.ideas.gate.measure import cost_table, gated_modules
 from howlinear.instrument.swap_costs import swap_losses
-from howlinear.models.ffn_sites import ffn_module, sites
+from howlinear.models.ffn_sites import sites
+from howlinear.models.pairs import ffn_module
 from howlinear.models.swap import swap
 
 Straight = Callable[[Float[Tensor, "*batch d"]], Bool[Tensor, "*batch"]]

@@ -25,8 +25,9 @@ from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out, token_losses
 from howlinear.instrument.swap_costs import by_block, predict_swapped
-from howlinear.models.ffn_sites import ffn_module, sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.load import is_causal
+from howlinear.models.pairs import ffn_module
 from howlinear.text.rows import TokenRows
 
 KINDS = {

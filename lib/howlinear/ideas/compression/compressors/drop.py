@@ -30,7 +30,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.signals import Stream, stream
 from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.ffn_sites import Site, put, sites
 from howlinear.models.forward import trunk
 from howlinear.models.layers import (
     drop_layers,
@@ -90,7 +90,7 @@ def replace_me(calibration: Calibration, share: float) -> PreTrainedModel:
     # (h V + b) T = h (V T) + b T
     merged = AffineMap(own.weight @ transform, own.bias @ transform)
     every = torch.arange(unit_count(copied, site))
-    copied.set_submodule(site.name, with_units(copied, site, every, merged))
+    put(copied, site, with_units(copied, site, every, merged))
     drop_layers(copied, gone)
     return copied
 
