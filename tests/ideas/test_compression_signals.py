@@ -194,6 +194,18 @@ def test_falcons_cosine_is_of_what_the_ffn_wrote():
     assert float(stream(model, ids).ffn[0]) == pytest.approx(float(1 - cosine.mean()), rel=1e-4)
 
 
+def test_rows_of_all_sequences_as_one_are_laid_out_as_the_stream_is():
+    """OPT's feed-forward blocks read and write them so."""
+    model, ids = small("opt"), reads("opt", n=24)["input_ids"]
+    written = []
+    with torch.no_grad(), hooked(sites(model), lambda _, __, y: written.append(y.clone())):
+        states = model(input_ids=ids, output_hidden_states=True).hidden_states
+    assert written[0].ndim == 2
+    left = states[1].flatten(0, -2)
+    cosine = torch.cosine_similarity(left - written[0], left, dim=1)
+    assert float(stream(model, ids).ffn[0]) == pytest.approx(float(1 - cosine.mean()), rel=1e-4)
+
+
 # --- how far predictions move, against a sum over the whole vocabulary done by hand
 
 

@@ -179,10 +179,11 @@ class _Tap:
 
     def leave(self, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
         left = stream_of(output)
-        # the layer returned s + y, or its FFN and attention both read the layer's input
-        adds = self.read is not None and (
-            self.read is self.entered or (left - self.read - self.written).norm() <= ADDS_WITHIN * left.norm()
-        )
+        adds = self.read is self.entered  # FFN and attention both read the layer's input
+        if not adds and self.read is not None:
+            # OPT's FFN reads and writes the rows of all sequences as one
+            self.read, self.written = self.read.reshape(left.shape), self.written.reshape(left.shape)
+            adds = bool((left - self.read - self.written).norm() <= ADDS_WITHIN * left.norm())
         if not adds:
             raise NoPreNormError(
                 f"block {self.site.block} ({self.site.name}) does not add its output to what a norm before it read: "
