@@ -71,10 +71,10 @@ def cost_of_fit(controls: pd.DataFrame) -> pd.Series:
 
 
 def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
-    """R²_lin `fitted` on normal rows, its `closed` form without rows, and `priced`: that minus the cost of a fit."""
+    """R²_lin `fitted` on normal rows, its `closed` form, NaN if none is known, and `priced`: less the cost of a fit."""
     normal = controls[controls["control"] == "normal"].reset_index(drop=True)
     table = normal[["model", "block", "r2"]].rename(columns={"r2": "fitted"})
-    table["closed"] = [closed[row.model, row.block] for row in table.itertuples()]
+    table["closed"] = [closed.get((row.model, row.block), np.nan) for row in table.itertuples()]
     # the residual 1 − R² of a fit is too large by this factor
     factor = 1 + cost_of_fit(normal)
     table["priced"] = 1 - (1 - table["closed"]) * factor

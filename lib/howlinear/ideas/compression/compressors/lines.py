@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
+from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.signals import price
 from howlinear.instrument.capture import hooked
@@ -96,6 +97,8 @@ class ConstantFirst(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
         """Return the constant at position 0, and the map's output elsewhere."""
+        if x.ndim == 2:
+            raise InputError("blocks of this model read the rows of all sequences as one, without their positions")
         y = x @ self.weight + self.bias
         first = self.first.expand(len(x), 1, -1)
         return torch.cat([first, y[:, 1:]], dim=1)
