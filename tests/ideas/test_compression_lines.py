@@ -7,6 +7,7 @@ import torch
 
 from conftest import BLOCKS, WIDTH, tiny
 from helpers.unit_rows import seen
+from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors.lines import ConstantFirst, by_price, by_r2, lines_of
@@ -53,6 +54,18 @@ def test_a_straight_block_goes_first_and_costs_nothing(rows, compress):
     assert replaced(smaller) == [2]
     held_out = rows.ids[rows.test]
     torch.testing.assert_close(losses(smaller, held_out), losses(model, held_out), atol=1e-4, rtol=0)
+
+
+def test_a_constant_at_position_0_needs_to_know_the_positions(unchecked):
+    """OPT's blocks read the rows of all sequences as one."""
+    line = AffineMap(torch.eye(WIDTH), torch.zeros(WIDTH))
+    anchored = ConstantFirst(line, torch.ones(WIDTH))
+    rows = torch.randn(2, 3, WIDTH)
+    y = anchored(rows)
+    assert torch.equal(y[:, 0], torch.ones(2, WIDTH))
+    torch.testing.assert_close(y[:, 1:], rows[:, 1:])
+    with pytest.raises(InputError, match="without their positions"):
+        anchored(rows.flatten(0, 1))
 
 
 def test_a_copy_in_half_precision_keeps_the_frequencies_of_rope_in_float32(rows):

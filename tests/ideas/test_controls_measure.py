@@ -70,6 +70,9 @@ def test_a_closed_form_is_priced_by_rank_and_rows():
     assert found.fitted.tolist() == [0.7]
     assert found.closed.tolist() == [0.75]
     assert found.priced.tolist() == pytest.approx([1 - 0.25 * (1 + 11 / 40)])
+    unknown = measure.closed_form(controls, {})
+    assert unknown.fitted.tolist() == [0.7]
+    assert unknown[["closed", "priced"]].isna().all(axis=None)
 
 
 # models at random, chance, inputs
