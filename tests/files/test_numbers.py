@@ -48,6 +48,12 @@ def test_what_is_no_finite_number_is_refused_and_nothing_written(tmp_path, value
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "bad.json").write_text("{")
-    for name in ("bad.json", "absent.json"):
+    (tmp_path / "list.json").write_text("[]")
+    for name in ("bad.json", "list.json", "absent.json"):
         with pytest.raises(SourceError, match=f"cannot read numbers from .*{name}"):
             numbers.load(tmp_path / name)
+
+
+def test_a_byte_order_mark_that_windows_puts_first_is_none_of_the_numbers(tmp_path):
+    (tmp_path / "x.json").write_text('\ufeff{"r2": 0.5}', encoding="utf-8")
+    assert numbers.load(tmp_path / "x.json") == {"r2": 0.5}

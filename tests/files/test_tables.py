@@ -115,6 +115,27 @@ def test_a_folder_may_be_a_string(tmp_path, monkeypatch):
             tables.results(name, STEM)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("a,1,0.25\n", "a,1", "its end is cut off"),
+        ("0.25\n", "0.2", "its end is cut off"),
+        ("a,1,0.25\n", "a,1,0.25,7\n", "more cells than the header"),
+        ("a,1,", "a,0,", "two rows have the same model, block"),
+    ],
+)
+def test_a_table_that_was_cut_or_edited_is_no_other_table(tmp_path, before, after, says):
+    """A program that edits tables may put a byte order mark first and end lines as Windows does; no more."""
+    found = written(tmp_path, blocks=blocks(r2=[0.5, 0.25]))["blocks"]
+    path = tmp_path / STEM / "blocks.csv"
+    text = path.read_text()
+    path.write_text("\ufeff" + text, encoding="utf-8", newline="\r\n")
+    pd.testing.assert_frame_equal(tables.read(tmp_path / STEM)["blocks"], found)
+    path.write_text(text.replace(before, after))
+    with pytest.raises(SourceError, match=says):
+        tables.read(tmp_path / STEM)
+
+
 def test_missing_and_damaged_results_say_what_to_do(tmp_path):
     with pytest.raises(SourceError, match=f"run notebook {STEM} first"):
         tables.read(tmp_path / STEM)

@@ -47,7 +47,10 @@ def to_json(content: Mapping[str, Any]) -> str:
 def load(path: Path | str) -> dict[str, Any]:
     """Read what `save` wrote; a missing file or invalid JSON raises `SourceError`."""
     with readable(f"numbers from {path}", "make them again with make figures"):
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))  # Windows may put a BOM first
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, and numbers have names")
+        return content
 
 
 def _rounded(value: Any, at: str, digits: Mapping[str, int], own: int | None) -> Any:

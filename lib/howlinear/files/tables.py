@@ -10,6 +10,7 @@ how much it may differ between machines. Rounding, reading and the comparison of
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
@@ -116,19 +117,10 @@ def as_recorded(table: pd.DataFrame, stem: str, name: str) -> pd.DataFrame:
     are refused.
     """
     recorded = table.reset_index(drop=True)
-    keys = []
     for column in table.columns:
         about = describe_column(stem, name, column)
-        if about.key:
-            keys.append(column)
         if about.type == "number":
             recorded[column] = _rounded(recorded[column], about, f"{stem}, table {name}")
-
-    again = recorded.duplicated(keys or None)
-    if again.any():
-        twice = recorded[again].iloc[0].to_dict()
-        same = ", ".join(keys) or "content"
-        raise InputError(f"{stem}, table {name}: two rows have the same {same}: {twice}")
     return _parse(_print(recorded), stem, name)
 
 
@@ -152,12 +144,22 @@ _WITHOUT_GAPS = {"Int64": "int64", "boolean": "bool"}
 
 def _parse(text: str, stem: str, name: str) -> pd.DataFrame:
     header = text.partition("\n")[0]
-    types = {}
+    types, keys = {}, []
     for column in header.split(","):
         about = describe_column(stem, name, column)
         types[column] = _TYPES[about.type]
+        if about.key:
+            keys.append(column)
+    widths = {len(row) for row in csv.reader(io.StringIO(text)) if row}
+    if len(widths) > 1 or not text.endswith("\n"):  # pandas would fill up the rest of a row that is cut off
+        raise InputError(f"{stem}, table {name}: a row has fewer or more cells than the header, or its end is cut off")
     # only an empty cell is missing: a text may well be "None" or "NA"
     table = pd.read_csv(io.StringIO(text), dtype=types, keep_default_na=False, na_values=[""])
+    again = table.duplicated(keys or None)
+    if again.any():
+        twice = table[again].iloc[0].to_dict()
+        same = ", ".join(keys) or "content"
+        raise InputError(f"{stem}, table {name}: two rows have the same {same}: {twice}")
     full = table.columns[table.notna().all()]
     plain = {column: _WITHOUT_GAPS[types[column]] for column in full if types[column] in _WITHOUT_GAPS}
     return table.astype(plain)
@@ -206,7 +208,7 @@ def read(folder: Path) -> Results:
     with readable(f"results in {folder}", "make them again with make figures"):
         texts = {}
         for path in sorted(folder.glob("*.csv")):
-            texts[path.stem] = path.read_text(encoding="utf-8")
+            texts[path.stem] = path.read_text(encoding="utf-8-sig")  # Excel puts a BOM first
         return from_texts(folder.name, texts, load(folder / RUN))
 
 
