@@ -1,6 +1,7 @@
 """What is saved of a profile comes back: every number, and its maps to the bit."""
 
 import json
+import math
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -96,7 +97,10 @@ def test_a_dictionary_of_something_else_is_refused(profile):
     for blocks in (3, [], [{}], words, flag, number, [first, *others, first]):
         with pytest.raises(InputError):
             hl.Profile.from_dict(content | {"blocks": blocks})
-    for wrong in ({}, [], None, content | {"site": "mlp"}, content | {"perplexity": "low"}):
+    edited = [{name: None} for name in ("model", "corpus", "sha256", "rows")]
+    edited += [{"site": "mlp"}, {"perplexity": "low"}, {"perplexity": math.inf}, {"seq_len": "long"}, {"model": ["m"]}]
+    edited += [{"blocks": [{**first, name: None}, *others]} for name in ("inputs", "rows_train", "massive_rows")]
+    for wrong in ({}, [], None, *(content | change for change in edited)):
         with pytest.raises(InputError):
             hl.Profile.from_dict(wrong)
     for several in ({"measurements": [content, content]}, two):
@@ -172,6 +176,9 @@ def test_a_file_whose_parts_do_not_fit_is_one_line(profile, tmp_path):
     tensors["0.bias"] = tensors["0.bias"][:-1]
     save_file(tensors, tmp_path / "p.safetensors", metadata={"profile": json.dumps(profile.to_dict())})
     with pytest.raises(SourceError, match="shapes"):
+        hl.load_profile(tmp_path / "p.safetensors")
+    save_file(tensors, tmp_path / "p.safetensors")
+    with pytest.raises(SourceError, match="no 'profile'"):
         hl.load_profile(tmp_path / "p.safetensors")
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(SourceError, match="it is a folder"):

@@ -32,6 +32,8 @@ from howlinear.models.shards import disjoint
 from howlinear.text.rows import RowsOnRecord
 
 SUFFIXES = (".safetensors", ".json")
+TYPES = {"model": str, "corpus": str, "sha256": str, "rows": int, "seq_len": int | None}
+COUNTS = ("block", "inputs", "rank", "rows_train", "rows_test", "massive_rows")
 MOMENTS = ".moments."  # between a block and the names of its moments, which are those of a capture
 
 
@@ -96,7 +98,7 @@ def load_profile(path: Path | str) -> Profile:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names if MOMENTS not in name}
-            said = file.metadata()["profile"]
+            said = (file.metadata() or {})["profile"]
         profile = profile_from_dict(json.loads(said), tensors)
     if len(tensors) == len(names):
         return profile
@@ -123,6 +125,9 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
         raise ValueError(f"it holds {several} profiles: give one, Profile.from_dict(content['measurements'][0])")
     if {"first", "second"} <= content.keys():
         raise ValueError("it compares two profiles: give one, Profile.from_dict(content['first'])")
+    wrong = [name for name, kind in TYPES.items() if not isinstance(content[name], kind)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is {content[wrong[0]]!r}")
     rows = RowsOnRecord(
         content["corpus"], content["sha256"], content["rows"], content["seq_len"], content.get("text", "")
     )
@@ -134,11 +139,12 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
         raise ValueError("perplexity is no number")
     for block in content["blocks"]:
         number = block["block"]
-        words = [name for name, value in block.items() if not _is_number(value)]
-        if words:
-            raise ValueError(f"{words[0]} of block {number} is no number")
-        if not isinstance(number, int) or number in solved:
-            raise ValueError(f"block {number} is there twice, or no whole number")
+        wrong = [name for name, value in block.items() if not _is_number(value)]
+        wrong += [name for name in COUNTS if not isinstance(block[name], int)]
+        if wrong:
+            raise ValueError(f"{wrong[0]} of block {number} is {block[wrong[0]]!r}")
+        if number in solved:
+            raise ValueError(f"block {number} is there twice")
         block = {name: math.nan if value is None else value for name, value in block.items()}
         solved[number] = _solved(block, tensors)
         if not math.isnan(block.get("dppl", math.nan)):
@@ -151,8 +157,8 @@ def profile_from_dict(content: Mapping[str, Any], tensors: Mapping[str, Tensor] 
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value of a file is a number, or None, which stands for a missing one."""
-    return isinstance(value, int | float | None) and not isinstance(value, bool)
+    """Whether a value of a file is a finite number, or None, which stands for a missing one."""
+    return isinstance(value, int | float | None) and not isinstance(value, bool) and value not in (math.inf, -math.inf)
 
 
 def _solved(block: Mapping[str, Any], tensors: Mapping[str, Tensor] | None) -> Solved:
