@@ -142,6 +142,7 @@ def test_measure_draws_the_profile(done, text, folder, tmp_path, kind, begins):
         ("--plot", "profile.jpeg", "give a file that ends in .svg, .png, .pdf"),
         ("--plot", "profile", "give a file that ends in .svg, .png, .pdf"),
         ("--json", "mistyped/out.json", "mistyped; make it first, or name another"),
+        ("--csv", f"{'long' * 63}.csv", "name too long"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(
@@ -182,6 +183,12 @@ def test_measure_says_in_one_line_how_rows_were_made_of_a_text(done, monkeypatch
         (["measure", "mini-gpt2", "--corpus", "docs", "--corpus=code"], "--corpus is given 2 times"),
         (["tokens", "mini-gpt2", "--csv", "a.csv", "--csv=b.csv"], "--csv is given 2 times, and tokens takes one"),
         (["compress", "mini-gpt2", "--max-dppl", "1", "--out", "a.json", "--json", "a.json"], "is --out as well"),
+        (["measure", "mini-gpt2", "--layerwise", "--whole"], "--layerwise/--whole is given 2 times"),
+        (["minis", "mini-gpt2", "mini-bert"], "unknown mini 'mini-bert': mini-gpt2"),
+        (["notebook", "--list", "-p", "gap=1"], "leave -p and --record out"),
+        (["notebook", "02_ceilings", "--list", "--record"], "leave -p and --record out"),
+        (["notebook", "04_rank", "-p", "gap=1", "-p", "gap=2"], "gap is given twice"),
+        (["compress", "mini-gpt2", "--max-dppl", "1", "--units", "--out", "a", "--work", "a/b"], "lies in --out a"),
         (["compare", "a"], "give two models"),
         (["compare", "a", "b", "c"], "give two models"),
         (["compare", "a", "b", "--corpus", "docs", "--corpus", "code"], "give two models"),
@@ -189,6 +196,7 @@ def test_measure_says_in_one_line_how_rows_were_made_of_a_text(done, monkeypatch
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(refused, monkeypatch, tmp_path, arguments, message):
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    monkeypatch.setattr("howlinear.training.minis.ship", None)  # would fail if it came to that
     refused(message, *arguments)
 
 

@@ -530,6 +530,8 @@ def compress(
     reading = Reading(documents, text_column, sites, device, dtype, device_map)
     check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
+    if work is not None and out.resolve() in (work.resolve(), *work.resolve().parents):
+        raise InputError(f"--work {work} lies in --out {out}, which is written whole at the end: name another folder")
     layerwise = check_layerwise(layerwise, work, device_map, [])
     if task is not None:
         from howlinear.text.questions import read_questions
@@ -655,6 +657,8 @@ def notebook(
     from howlinear.notebook.execute import execute, listed, parsed, stems
 
     if list_them:
+        if p or record:
+            raise InputError("--list shows notebooks and runs none: leave -p and --record out")
         for each in stems() if stem is None else [stem]:
             _print_listed(listed(each))
         return
@@ -665,6 +669,8 @@ def notebook(
         name, equals, value = pair.partition("=")
         if not equals:
             raise InputError(f"-p {pair!r}: give a name and a value, as in -p profile=lesson")
+        if name in parameters:
+            raise InputError(f"-p {pair!r}: {name} is given twice, and has one value")
         parameters[name] = parsed(value)
     executed = execute(stem, parameters, record, progress=sys.stderr.isatty())
     _say(f"{stem} done: {_from_here(executed)}")
@@ -693,8 +699,8 @@ def minis(
 
     hide_bars()
     device = place(device)
-    for name in names or FACTORY:
-        recipe = recipe_of(name)
+    recipes = {name: recipe_of(name) for name in names or FACTORY}
+    for name, recipe in recipes.items():
         ship(name, replace(recipe, steps=steps or recipe.steps), device=device, compiled=compiled)
 
 
@@ -775,6 +781,8 @@ def check_targets(targets: Mapping[str, Path | None], force: bool, sources: Iter
     `targets` has the file of each option, or None; a suffix that the option does not write is refused as well, and so
     is one of the models, texts and questions, `sources`, that the command reads.
     """
+    from howlinear.files import atomic
+
     read = [source for source in map(os.path.expanduser, sources) if os.path.exists(source)]
     for option, path in targets.items():
         if path is None:
@@ -783,14 +791,13 @@ def check_targets(targets: Mapping[str, Path | None], force: bool, sources: Iter
             raise InputError(f"{option} {path}: give a file that ends in {', '.join(SUFFIXES[option])}")
         if not os.path.isdir(path.parent):
             raise SourceError(f"cannot write {path}: there is no folder {path.parent}; make it first, or name another")
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise SourceError(f"cannot write {path}: the folder {path.parent} may not be written to; name another")
         if os.path.isdir(path):
             raise SourceError(f"cannot write {path}: it is a folder; name a file")
         if os.path.exists(path) and any(os.path.samefile(source, path) for source in read):
             raise SourceError(f"cannot write {path}: this command reads it; name another file")
         if os.path.lexists(path) and not force:
             raise SourceError(f"cannot write {path}: it is there already; name another, or add --force to replace it")
+        atomic.check_writable(path)
 
 
 def check_placement(reading: Reading, processes: int = 1) -> None:
@@ -976,13 +983,14 @@ def main() -> None:
 
 
 def check_given_once(howlinear: typer.core.TyperGroup, words: Sequence[str]) -> None:
-    """Refuse several values of an option that takes one, since typer would silently take the last."""
+    """Refuse several values of an option that takes one, or both of a pair: typer would silently take the last."""
     command = howlinear.commands.get("".join(words[:1]))
     for option in command.params if command else ():
-        given = sum(word.partition("=")[0] in option.opts for word in words)
-        takes_one = option.param_type_name == "option" and not (option.is_flag or option.multiple)
-        if given > 1 and takes_one:
-            raise InputError(f"{option.opts[0]} is given {given} times, and {words[0]} takes one")
+        names = [*option.opts, *option.secondary_opts]  # secondary are those that deny a flag
+        given = sum(word.partition("=")[0] in names for word in words)
+        several = option.param_type_name == "argument" or option.multiple or (option.is_flag and len(names) == 1)
+        if given > 1 and not several:
+            raise InputError(f"{'/'.join(names)} is given {given} times, and {words[0]} takes one")
 
 
 def _interrupted() -> NoReturn:

@@ -37,6 +37,12 @@ def written_aside(target: Path | str) -> Iterator[Path]:
         aside.replace(target)
 
 
+def check_writable(target: Path) -> None:
+    """Refuse a file that cannot be written; only trying shows whether it can."""
+    with _neighbour(target, is_folder=False):
+        pass
+
+
 def write_text(target: Path | str, text: str) -> None:
     """Write a text in UTF-8, atomically as in `written_aside`."""
     with written_aside(target) as aside:

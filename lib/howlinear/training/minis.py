@@ -59,9 +59,7 @@ def new_model(
     models. Weights are drawn in `dtype`: float32 draws differ in their last digit between processors. The context is
     the sequence length of the training recipe.
     """
-    families = FACTORY | GROWN | WIDE
-    if name not in families:
-        raise InputError(f"unknown mini {name!r}: {', '.join(families)}")
+    seq_len = recipe_of(name).seq_len
     if width is None:
         width = PAPER_WIDTH if name in WIDE else NARROW_WIDTH
     torch.manual_seed(seed)
@@ -69,7 +67,7 @@ def new_model(
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return families[name](blocks, width, recipe_of(name).seq_len, tokens).eval()
+        return FAMILIES[name](blocks, width, seq_len, tokens).eval()
     finally:
         torch.set_default_dtype(usual)
 
@@ -107,6 +105,7 @@ def _heads(width: int) -> int:
 FACTORY = {"mini-gpt2": _gpt2, "mini-pythia": _pythia, "mini-llama": _llama}
 GROWN = {"mini-sink": _llama}
 WIDE = {"wide-gpt2": _gpt2, "wide-pythia": _pythia, "wide-llama": _llama}
+FAMILIES = FACTORY | GROWN | WIDE
 WIDE_RECIPE = Recipe(batch=128, micro_batch=128, peak=6e-4, warm_up=200)
 """For models of 88 to 116 million parameters on a GPU: 2,000 steps of 16,384 tokens, minutes per step on a laptop."""
 SINK_RECIPE = Recipe(steps=2_257, batch=64, micro_batch=64, seq_len=256, peak=8e-3, warm_up=200, first_token=0)
@@ -117,7 +116,9 @@ After Gu et al. (2024). `results/bench/sinks.json` has what emerged from it and 
 
 
 def recipe_of(name: str) -> Recipe:
-    """Return the training recipe of a mini."""
+    """Return the training recipe of a mini; another name is refused."""
+    if name not in FAMILIES:
+        raise InputError(f"unknown mini {name!r}: {', '.join(FAMILIES)}")
     if name in GROWN:
         return SINK_RECIPE
     return WIDE_RECIPE if name in WIDE else Recipe()
