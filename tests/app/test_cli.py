@@ -424,6 +424,9 @@ def test_a_model_that_predicts_nothing_has_no_costs_and_says_so(done, text, tmp_
     out = done("measure", tmp_path / "bert", *options)
     assert [line for line in out.splitlines() if "--swap" in line] == [NO_COSTS]
     assert NO_COSTS in (tmp_path / "report.html").read_text()
+    out = done("compare", tmp_path / "bert", tmp_path / "bert", *options, "--force")
+    assert [line for line in out.splitlines() if "--swap" in line] == [f"A: {NO_COSTS}", f"B: {NO_COSTS}"]
+    assert NO_COSTS in (tmp_path / "report.html").read_text()
 
 
 def test_compare_lays_two_texts_on_each_other(done, text, folder, tmp_path):

@@ -354,13 +354,14 @@ def compare(
     first, second = (f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
     names = (first, second if second != first else f"{second} (2)")  # such as checkpoint-500 of two trainings
     compared = comparison(*both, names)
+    notes = comparison_notes(compared, swap)
 
     frames = [profile.to_frame() for profile, _ in both]
     drawn = pd.concat([frame.assign(model=name) for frame, name in zip(frames, names, strict=True)])
     makers = {"--json": lambda: comparison_numbers(compared) | {"seed": seed}, "--csv": lambda: pd.concat(frames)}
-    page = partial(comparison_page, compared, names, drawn, seed)
+    page = partial(comparison_page, compared, names, drawn, seed, notes)
     makers |= {"--plot": lambda: hl.plots.profile(drawn), "--html": page}
-    show(comparison_table(compared, names, plain_console().width), comparison_notes(compared))
+    show(comparison_table(compared, names, plain_console().width), notes)
     write_files(targets, makers)
 
 
@@ -383,9 +384,11 @@ def comparison_numbers(compared: Comparison) -> dict[str, Any]:
     return content
 
 
-def comparison_page(compared: Comparison, names: tuple[str, str], frame: pd.DataFrame, seed: int) -> str:
+def comparison_page(
+    compared: Comparison, names: tuple[str, str], frame: pd.DataFrame, seed: int, notes: list[str]
+) -> str:
     """Render the `--html` page of a comparison; `frame` has a row per block of each, whose name is its `model`."""
-    from howlinear.app.console import comparison_columns, comparison_notes
+    from howlinear.app.console import comparison_columns
     from howlinear.app.page import Section, render_page
     from howlinear.files import numbers
 
@@ -396,9 +399,8 @@ def comparison_page(compared: Comparison, names: tuple[str, str], frame: pd.Data
     }
     settings["versions"] = ", ".join(f"{name} {version}" for name, version in numbers.versions().items())
     costs = compared.first.costs or compared.second.costs
-    notes, columns = comparison_notes(compared), comparison_columns(compared)
     figure = partial(hl.plots.profile, frame)
-    section = Section(" beside ".join(names), notes, columns, settings)
+    section = Section(" beside ".join(names), notes, comparison_columns(compared), settings)
     return render_page("comparison.html.jinja", figure, section, costs=costs)
 
 

@@ -24,6 +24,7 @@ from howlinear.instrument.profile import Profile
 from howlinear.models.packaged import PACKAGED
 
 BAR = 10  # characters that stand for R²_lin = 1
+NO_COSTS = "--swap does not apply: this model has no perplexity, so a swap costs none"
 UNTRAINED_HEADING = "before\ntraining"
 
 
@@ -166,7 +167,7 @@ def profile_notes(measurement: Measurement) -> list[str]:
     if measurement.untrained is not None:
         sentences += _untrained_notes(profile, measurement.untrained)
     if measurement.swap and profile.perplexity is None:
-        sentences.append("--swap does not apply: this model has no perplexity, so a swap costs none")
+        sentences.append(NO_COSTS)
     return sentences
 
 
@@ -234,8 +235,8 @@ def comparison_columns(compared: Comparison) -> list[Column]:
     return columns
 
 
-def comparison_notes(compared: Comparison) -> list[str]:
-    """Return the sentences below a comparison's table."""
+def comparison_notes(compared: Comparison, swap: bool = False) -> list[str]:
+    """Return the sentences below a comparison's table; `swap` says whether costs of swaps were asked for."""
     said = []
     if compared.agreement is None:
         said.append(
@@ -255,7 +256,8 @@ def comparison_notes(compared: Comparison) -> list[str]:
             else "not paired: the rows differ, so the two are taken as drawn independently and their variances add"
         )
     for letter, profile in (("A", compared.first), ("B", compared.second)):
-        said += [f"{letter}: {line}" for line in (profile.outlook, profile.warning) if line is not None]
+        no_costs = NO_COSTS if swap and profile.perplexity is None else None
+        said += [f"{letter}: {line}" for line in (profile.outlook, profile.warning, no_costs) if line is not None]
     return said
 
 
