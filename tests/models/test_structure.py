@@ -371,16 +371,13 @@ def test_what_takes_more_than_its_config_cannot_be_built_anew():
         untrained(Corridor(HouseConfig(), "{}"))
 
 
-def test_without_weights_nothing_is_tried():
-    """A layer on the meta device returns whatever its memory holds."""
+def test_without_weights_an_ffn_is_found_as_with_some_and_attention_is_none():
     with torch.device("meta"):
-        model = House(HouseConfig())
-    ran = []
-    for part in model.modules():
-        part.register_forward_pre_hook(lambda part, _: ran.append(part))
-    with pytest.raises(InputError, match="cannot tell where"):
-        sites(model)
-    assert not ran
+        model, mixing = House(HouseConfig()), House(HouseConfig(), attention=Mixer)
+    assert [site.name for site in sites(model)] == [f"trunk.rooms.{number}.ff" for number in range(3)]
+    assert all(parameter.is_meta for parameter in model.parameters())
+    with pytest.raises(InputError, match=r"no module of trunk\.rooms\.0 holds the FFN alone"):
+        sites(mixing)
 
 
 def test_an_ffn_whose_weights_are_no_numbers_is_found_and_named(rows):

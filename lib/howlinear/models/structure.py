@@ -2,12 +2,14 @@
 
 In every block, the FFN is the one module outside attention that holds the block's widest weights, maps the hidden size
 to itself, holds no norm of the residual stream, and acts on each token by itself, unlike the modules next to it. The
-last is tested, not guessed: a token's output must not depend on its neighbours. Or it is a pair of layers, named as in
+last is tested, not guessed: a token's output must not depend on its neighbours, with weights drawn at random if the
+model's own are not in memory. Or it is a pair of layers, named as in
 BERT or in BART, whose layers add the residual behind the second. Anything less clear is refused.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from weakref import WeakKeyDictionary
@@ -47,7 +49,13 @@ def find(base: nn.Module, width: int, anew: bool = False) -> str:
     unclear: dict[str, Unclear] = {}
     for name, stack in lists.items():
         try:
-            paths = {number: _in_block(f"{name}.{number}", block, width) for number, block in enumerate(stack)}
+            paths: dict[int, str] = {}
+            path_in: dict[str, str] = {}  # structure of a block, or its number → path: without weights, once is enough
+            for number, block in enumerate(stack):
+                key = repr(block) if lacks_weights(block) else str(number)
+                if key not in path_in:
+                    path_in[key] = _in_block(f"{name}.{number}", block, width)
+                paths[number] = path_in[key]
             if len(set(paths.values())) > 1:
                 listed = ", ".join(f"{number}.{path}" for number, path in paths.items())
                 raise Unclear(f"the blocks of {name} differ: {listed}")
@@ -200,7 +208,7 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
     If there are several outputs, it is the first: a mixture of experts may also return its router's scores.
     """
     if lacks_weights(module):
-        return None
+        module = _with_drawn_weights(module)
     x = suited_to(module, torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0), device="cpu"))
     try:
         with evaluating(module):
@@ -215,6 +223,21 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
     largest = float(both.nan_to_num().abs().max())
     alike = torch.allclose(both[:, 1:], second, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
     return both if alike else None
+
+
+def _with_drawn_weights(module: nn.Module) -> nn.Module:
+    """Copy a module, with weights at random in the place of those that are not in memory, and buffers of zeros."""
+    drawn = copy.deepcopy(module)
+    generator = torch.Generator().manual_seed(0)
+    for part in drawn.modules():
+        for name, weight in part._parameters.items():
+            if weight is not None and weight.is_meta:
+                values = 0.02 * torch.randn(weight.shape, generator=generator, device="cpu")
+                part._parameters[name] = nn.Parameter(values.to(weight.dtype), requires_grad=False)
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_meta:
+                part._buffers[name] = torch.zeros_like(buffer, device="cpu")
+    return drawn
 
 
 def _pair(block: nn.Module, widest: list[str], width: int) -> str | None:
