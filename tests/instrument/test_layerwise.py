@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import howlinear as hl
+from helpers.every_family import tiny_of
 from helpers.families import reads, small
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
@@ -247,6 +248,17 @@ def test_where_the_moments_of_a_block_do_not_fit_those_of_a_fold_do(monkeypatch)
     monkeypatch.setattr(Moments, "update", counted)
     assert_same(hl.measure(model, given, layerwise=True), expected)
     assert max(most) < 8  # there are 16 folds on both sides, and outputs
+
+
+def test_a_model_whose_buffers_are_computed_of_its_weights_is_read_whole(tmp_path):
+    tiny_of("ibert").save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="computed from weights"):
+        load_on_disk(tmp_path)
+
+
+def test_a_family_found_by_structure_goes_layer_by_layer(tmp_path):
+    tiny_of("apertus").save_pretrained(tmp_path)
+    assert_same(*(hl.measure(tmp_path, inputs("llama"), layerwise=way) for way in (True, False)))
 
 
 @pytest.mark.parametrize("place", [(), ("text_config",)])

@@ -242,6 +242,8 @@ def _take_weights_from(model: PreTrainedModel, source: Shards | Draws) -> None:
     """Let a model's weights come from `source`, part by part; buffers are moved to its device at once."""
     for part in model.modules():
         for name, buffer in part.named_buffers(recurse=False):
+            if buffer.is_meta:
+                raise InputError(f"{name} of a {type(part).__name__} is computed from weights as the model is built")
             setattr(part, name, buffer.to(source.device))
     model.howlinear_shards = source
     model.eval()
