@@ -15,7 +15,7 @@
 # trained weights, the inputs those weights are fed, the training text, or chance?
 #
 # **You need** notebook 02; eigenvectors. **You learn** to name a control for "learned" and one for "architectural", and
-# to take the difference between two seeds as the unit. **Time** 25 minutes to read, 2 to run.
+# to take the difference between two seeds as the unit. **Time** 30 minutes to read, 2 to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

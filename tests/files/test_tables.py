@@ -118,8 +118,8 @@ def test_a_folder_may_be_a_string(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("a,1,0.25\n", "a,1", "its end is cut off"),
-        ("0.25\n", "0.2", "its end is cut off"),
+        ("a,1,0.25\n", "a,1", "is cut off"),
+        ("0.25\n", "0.2", "is cut off"),
         ("a,1,0.25\n", "a,1,0.25,7\n", "more cells than the header"),
         ("a,1,", "a,0,", "two rows have the same model, block"),
     ],

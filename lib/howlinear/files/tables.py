@@ -151,8 +151,8 @@ def _parse(text: str, stem: str, name: str) -> pd.DataFrame:
         if about.key:
             keys.append(column)
     widths = {len(row) for row in csv.reader(io.StringIO(text)) if row}
-    if len(widths) > 1 or not text.endswith("\n"):  # pandas would fill up the rest of a row that is cut off
-        raise InputError(f"{stem}, table {name}: a row has fewer or more cells than the header, or its end is cut off")
+    if len(widths) > 1:  # pandas would fill up the rest of a row that is cut off
+        raise InputError(f"{stem}, table {name}: a row has fewer or more cells than the header")
     # only an empty cell is missing: a text may well be "None" or "NA"
     table = pd.read_csv(io.StringIO(text), dtype=types, keep_default_na=False, na_values=[""])
     again = table.duplicated(keys or None)
@@ -208,7 +208,10 @@ def read(folder: Path) -> Results:
     with readable(f"results in {folder}", "make them again with make figures"):
         texts = {}
         for path in sorted(folder.glob("*.csv")):
-            texts[path.stem] = path.read_text(encoding="utf-8-sig")  # Excel puts a BOM first
+            text = path.read_text(encoding="utf-8-sig")  # Excel puts a BOM first
+            if not text.endswith("\n"):
+                raise ValueError(f"the last row of {path.name} is cut off")
+            texts[path.stem] = text
         return from_texts(folder.name, texts, load(folder / RUN))
 
 
