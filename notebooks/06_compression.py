@@ -156,6 +156,7 @@ for feature in (0, 1):
 
 
 # %%
+from howlinear.core.correlation import FEWEST
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.ideas.compression.ranking import block_costs, deciding, massive_table, ranking, set_costs
 from howlinear.ideas.compression.signals import measure, price, signals
@@ -255,7 +256,7 @@ decisive = deciding(agreements)
 
 # %%
 shown = agreements[agreements["signal"].isin(decisive)]
-print(shown.round(2).to_string(index=False) if len(shown) else "No model here has four blocks to rank.")
+print(shown.round(2).to_string(index=False) if len(shown) else f"No model here has {FEWEST} blocks to rank.")
 
 # %%
 run.folded("All signals", agreements.round(2))
