@@ -50,7 +50,7 @@ def activation_between(model: PreTrainedModel, site: Site) -> Callable[[Tensor],
 
 @torch.no_grad()
 def _name_between(model: PreTrainedModel, site: Site, beside: nn.Module) -> str | None:
-    seen: list[Tensor] = []  # the output of the first layer, and the input of the last
+    seen: list[Tensor] = []  # the output of the first layer, and the input of the last, in every pass
     first = site.input.register_forward_hook(lambda _, __, output: seen.append(output.clone()))
     last = site.output.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
     device = model.howlinear_shards.device if is_on_disk(model) else model.device
@@ -62,7 +62,7 @@ def _name_between(model: PreTrainedModel, site: Site, beside: nn.Module) -> str 
                 text.advance()
         else:
             trunk(model, inputs, site)
-    for name, each in [*beside.named_children(), *vars(beside).items()] if len(seen) == 2 else []:
+    for name, each in [*beside.named_children(), *vars(beside).items()] if len(seen) > 1 else []:
         with suppress(*FAILURES):
             if torch.equal(each(seen[0].clone()), seen[1]):
                 return name
