@@ -256,6 +256,13 @@ def test_a_model_whose_buffers_are_computed_of_its_weights_is_read_whole(tmp_pat
         load_on_disk(tmp_path)
 
 
+def test_a_model_that_looks_for_its_embeddings_weights_is_read_whole(tmp_path):
+    tiny_of("llama4_text").save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="not measured layer by layer: it moves token ids"):
+        found = hl.measure(tmp_path, inputs("llama"), layerwise=True)
+    assert_same(found, hl.measure(tmp_path, inputs("llama"), layerwise=False))
+
+
 def test_a_family_found_by_structure_goes_layer_by_layer(tmp_path):
     tiny_of("apertus").save_pretrained(tmp_path)
     assert_same(*(hl.measure(tmp_path, inputs("llama"), layerwise=way) for way in (True, False)))

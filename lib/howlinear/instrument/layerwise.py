@@ -76,7 +76,7 @@ def open_model(
         return load_model(name, dtype=dtype, sites=sites).to(device)
     try:
         model = load_on_disk(name, dtype, sites, device)
-        pattern_of(model)  # refused if finding the FFNs would take a trial, which needs weights
+        pattern_of(model)  # refused if its FFNs cannot be found
     except QuantisedError as reason:
         if layerwise:
             raise

@@ -126,6 +126,8 @@ class Layerwise:
         forward, padding = embedding.forward, embedding.padding_idx
 
         def look_up(ids: Tensor, *args: Any, **named: Any) -> Tensor:
+            if ids.is_meta:  # as Llama 4 does
+                raise InseparableError("it moves token ids to its embedding's weights, which stay in their files")
             used, places = ids.unique(return_inverse=True)
             embedding.padding_idx = None  # an index into the whole matrix, which only matters for gradients
             try:
